@@ -1,0 +1,466 @@
+"""The contracts: the data that flows through Ganglion and the roles that handle it.
+
+Torch and the standard library only. Everything on the hot path is a NamedTuple of tensors, time-major [T, B, ...]:
+T counts rows in time, B slots; a slot is one agent in one copy of the game.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import inf, prod
+from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+Obs = Any  # a tree of observations; the key "action_mask", where there is one, holds the legal actions
+Action = Any  # a tree of actions, shaped like the action space
+Memory = tuple[Tensor, ...]  # recurrent state, each [1, B, size]; () when there is none
+Knobs = Mapping[str, Tensor]  # 0-d tensors: what changes over a run (epsilon, learning rate, ...)
+Json = Any  # what json.dumps takes
+Promise = Literal["state", "replay", "restart"]  # how an environment resumes; the first two are bit-exact
+
+# ------------------------------------------------------------ spaces
+
+
+@dataclass(frozen=True)
+class Box:
+    """Real vectors or images; `low` and `high` hold one bound, or one per element."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype = torch.float32
+    low: tuple[float, ...] = (-inf,)
+    high: tuple[float, ...] = (inf,)
+
+    @property
+    def size(self) -> int:
+        return prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Discrete:
+    """One of n choices, always 0 .. n - 1 inside Ganglion."""
+
+    n: int
+
+
+@dataclass(frozen=True)
+class MultiDiscrete:
+    """Several choices at once."""
+
+    nvec: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class MultiBinary:
+    """n independent bits."""
+
+    n: int
+
+
+@dataclass(frozen=True)
+class Composite:
+    """Named parts: gymnasium's Dict, and its Tuple with the keys "0", "1", ..."""
+
+    items: Mapping[str, Space]
+
+
+Space = Box | Discrete | MultiDiscrete | MultiBinary | Composite
+
+
+@dataclass(frozen=True)
+class EnvSpec:
+    """What an algorithm may know of an environment."""
+
+    obs: Space
+    action: Space
+    slots: int = 1
+    name: str = ""
+    agents: tuple[str, ...] = ("agent",)
+
+
+# ------------------------------------------------------------ data
+
+
+class Step(NamedTuple):
+    """What B slots saw after acting. After an ending, `obs` is the episode's true last observation and `valid` is
+    False: the next action is ignored and brings the first observation of the next episode."""
+
+    obs: Obs
+    reward: Tensor  # [B] float32, for the action just taken; 0 on a reset
+    terminated: Tensor  # [B] bool
+    truncated: Tensor  # [B] bool
+    valid: Tensor  # [B] bool: an action taken at `obs` is a decision to learn from
+
+
+class Past(NamedTuple):
+    """What a recurrent model remembers: its memory before the first row, and where episodes start."""
+
+    memory: Memory  # each [1, B, size]
+    start: Tensor  # [T, B] bool
+
+
+class Prediction(NamedTuple):
+    """What the model says of a row: a distribution over actions, a value, and the memory after it."""
+
+    dist: Any  # see ops.distributions
+    value: Tensor
+    memory: Memory
+
+
+class Acted(NamedTuple):
+    """An action, and whatever `learn` will need to know of it (log-probability, value, ...)."""
+
+    action: Action
+    extras: Mapping[str, Tensor]
+    memory: Memory
+
+
+class Row(NamedTuple):
+    """One moment of B slots as storage keeps it; the observation that follows is the next row's."""
+
+    obs: Obs
+    action: Action
+    reward: Tensor
+    terminated: Tensor
+    truncated: Tensor
+    valid: Tensor
+    start: Tensor
+    extras: Mapping[str, Tensor]
+    memory: Memory  # before this row
+
+
+class Transition(NamedTuple):
+    """Rows with their n-step sums. Row t is bootstrapped from row `ahead[t]` of `next_obs`."""
+
+    obs: Obs
+    action: Action
+    reward: Tensor  # [T, B] sum of up to n discounted rewards
+    discount: Tensor  # [T, B] gamma^n, 0 where terminated
+    next_obs: Obs
+    ahead: Tensor  # [T, B] int64
+    past: Past
+    next_past: Past
+
+
+class Rollout(NamedTuple):
+    """T consecutive rows of every slot, and the observation that follows them."""
+
+    obs: Obs
+    action: Action
+    reward: Tensor
+    discount: Tensor  # [T, B] gamma, 0 where terminated
+    cut: Tensor  # [T, B] bool: no trace passes (terminated or truncated)
+    valid: Tensor
+    extras: Mapping[str, Tensor]
+    past: Past
+    last: tuple[Obs, Past]  # the row after the last one, [1, B, ...]
+
+
+Data = TypeVar("Data")
+
+
+class Sample(NamedTuple, Generic[Data]):
+    """What a replay buffer gives: the data, where it came from, and its weight (0 for rows not to learn from)."""
+
+    data: Data
+    index: Tensor  # [B] flat position of each sequence's first row
+    weight: Tensor  # [T, B]
+
+
+class Update(NamedTuple):
+    """One gradient step: metrics as 0-d tensors left on the device, and new priorities (empty where none)."""
+
+    metrics: Mapping[str, Tensor]
+    priority: Tensor
+
+
+class Noise(NamedTuple):
+    """Random numbers drawn by the caller, so that compiled, captured and eager runs agree."""
+
+    uniform: Tensor  # [..., as many as declared]
+    normal: Tensor
+
+
+class Draw(NamedTuple):
+    """How many random numbers one row needs."""
+
+    uniform: int = 0
+    normal: int = 0
+
+
+class Draws(NamedTuple):
+    explore: Draw = Draw()
+    plan: Draw = Draw()
+    learn: Draw = Draw()
+
+
+class Episode(NamedTuple):
+    """A finished episode, as the environment scored it (before any shaping or normalisation)."""
+
+    slot: int
+    total: float  # the undiscounted return
+    length: int
+    info: Mapping[str, float]  # numeric info keys, averaged over the episode
+
+
+class Progress(NamedTuple):
+    """The counters a turn follows from."""
+
+    env_steps: int = 0  # valid rows, over all slots
+    opt_steps: int = 0
+    episodes: int = 0
+    seconds: float = 0.0  # spent training, evaluation and saving excluded
+    fraction: float = 0.0  # of the budget
+
+
+class LogData(NamedTuple):
+    """One event of a run: what happened, when, and its numbers."""
+
+    kind: str  # collect, learn, evaluate, record, save
+    at: Progress
+    metrics: Mapping[str, Any]
+    episodes: tuple[Episode, ...] = ()
+
+
+# ------------------------------------------------------------ commands a Trainer takes through send()
+
+
+class Stop(NamedTuple):
+    """Ends the stream. A finished run is evaluated and recorded once more; an interrupted one only saved."""
+
+    reason: str = "interrupted"
+    finished: bool = False
+
+
+class Save(NamedTuple):
+    """Saves a checkpoint now."""
+
+
+class Evaluate(NamedTuple):
+    """Evaluates now."""
+
+
+class SetKnob(NamedTuple):
+    """Pins a knob to a value; None gives it back to its schedule."""
+
+    name: str
+    value: float | None
+
+
+Command = Stop | Save | Evaluate | SetKnob
+
+# ------------------------------------------------------------ state
+
+
+class Ring(NamedTuple):
+    """Large row storage. A checkpoint writes only the blocks whose stamp has changed."""
+
+    arrays: Mapping[str, Tensor]  # each [rows, ...]
+    block: int  # rows per block
+    stamps: tuple[int, ...]  # per block: rows ever pushed when it last changed, 0 when never written
+
+
+class State(NamedTuple):
+    """All that changes in a part: named tensors, JSON scalars, and large row storage."""
+
+    tensors: Mapping[str, Tensor] = {}
+    scalars: Mapping[str, Json] = {}
+    rings: Mapping[str, Ring] = {}
+
+
+class Stateful(Protocol):
+    def state(self) -> State: ...
+
+    def restore(self, state: State) -> None: ...
+
+
+def join(parts: Mapping[str, State]) -> State:
+    """Several states as one, names prefixed by `part/`."""
+    tensors = {f"{p}/{k}": v for p, s in parts.items() for k, v in s.tensors.items()}
+    scalars = {f"{p}/{k}": v for p, s in parts.items() for k, v in s.scalars.items()}
+    return State(tensors, scalars, {f"{p}/{k}": v for p, s in parts.items() for k, v in s.rings.items()})
+
+
+def under(state: State, part: str) -> State:
+    """The state of one part of a joined state."""
+    cut = len(part) + 1
+
+    def pick(named: Mapping[str, Any]) -> dict[str, Any]:
+        return {k[cut:]: v for k, v in named.items() if k.startswith(part + "/")}
+
+    return State(pick(state.tensors), pick(state.scalars), pick(state.rings))
+
+
+# ------------------------------------------------------------ roles
+
+
+class Model(nn.Module):
+    """Networks only, raw outputs: action parameters, values."""
+
+    recurrent: bool = False
+
+    def initial(self, slots: int) -> Memory:
+        """The memory of slots that have seen nothing."""
+        return ()
+
+    def action(self, obs: Obs, past: Past) -> tuple[Tensor, Memory]:
+        raise TypeError(f"{type(self).__name__} has no action network")
+
+    def value(self, obs: Obs, past: Past, action: Action | None = None) -> tuple[Tensor, Memory]:
+        raise TypeError(f"{type(self).__name__} has no value network")
+
+    def observe(self, obs: Obs, valid: Tensor) -> None:
+        """Advances the statistics of normalisers by new rows; called once per row, never in `learn`."""
+
+    def state(self) -> State:
+        return State(dict(self.state_dict()))
+
+    @torch.no_grad()
+    def restore(self, state: State) -> None:
+        own = self.state_dict()
+        for name, tensor in own.items():
+            tensor.copy_(state.tensors[name])  # in place: captured graphs hold these tensors
+
+
+Item = TypeVar("Item")
+Mini = TypeVar("Mini")
+
+
+class Algorithm(ABC, Generic[Item, Mini]):
+    """How a model is read and updated. All methods on tensors are pure, of fixed shape, without random calls."""
+
+    model: Model
+    sync_every: int = 0  # updates between two calls of sync_target; 0: never
+
+    @abstractmethod
+    def predict(self, obs: Obs, past: Past) -> Prediction:
+        """Reads the model."""
+
+    def explore(self, prediction: Prediction, knobs: Knobs, noise: Noise) -> Acted:
+        """The training action, independent per slot."""
+        action = prediction.dist.sample(noise)
+        extras = {"logp": prediction.dist.log_prob(action), "value": prediction.value}
+        return Acted(action, extras, prediction.memory)
+
+    def exploit(self, prediction: Prediction) -> Acted:
+        """The evaluation action: deterministic, always."""
+        return Acted(prediction.dist.mode(), {}, prediction.memory)
+
+    def prepare(self, item: Item) -> Mini:
+        """What is computed once per item: advantages, returns."""
+        return item  # type: ignore[return-value]
+
+    def plan(self, rows: int, noise: Noise) -> Tensor:
+        """The minibatches of a learning phase, [updates, rows each]; empty: one update on the whole item."""
+        return torch.empty(0, 0, dtype=torch.int64)
+
+    def enough(self, update: Update) -> Tensor | None:
+        """A true tensor ends the phase early; None never does. Read once per pass over the item."""
+        return None
+
+    @abstractmethod
+    def learn(self, mini: Mini, knobs: Knobs, noise: Noise) -> Update:
+        """One gradient step: target, loss, update, metrics."""
+
+    def observe(self, rows: Row) -> None:
+        """Sees every new row once ([T, B, ...]), outside `learn`: normaliser statistics."""
+        self.model.observe(rows.obs, rows.valid)
+
+    def sync_target(self) -> None:
+        """Copies the model onto its target; Polyak steps belong at the end of `learn`."""
+
+    def knobs(self, at: Progress) -> Mapping[str, float]:
+        """What changes over a run."""
+        return {}
+
+    def draws(self) -> Draws:
+        """The random numbers that explore, plan and learn take per row."""
+        return Draws()
+
+    def parts(self) -> Mapping[str, Stateful]:
+        """All that a checkpoint must hold."""
+        return {"model": self.model}
+
+
+class Env(Protocol):
+    """B slots of a world, next-step autoreset."""
+
+    spec: EnvSpec
+    promise: Promise
+
+    def reset(self, seed: int) -> Step: ...
+
+    def step(self, action: Action) -> Step: ...
+
+    def episodes(self) -> list[Episode]:
+        """The episodes that ended since the last call."""
+        ...
+
+    def render(self) -> Any:
+        """The current frame of slot 0, [H, W, 3] uint8 numpy, or None where the world cannot be drawn."""
+        ...
+
+    def close(self) -> None: ...
+
+    def state(self) -> State: ...
+
+    def restore(self, state: State) -> None: ...
+
+
+class Processor(Protocol):
+    """The one place where steps become rows: reward shaping, relabelling."""
+
+    def __call__(self, before: Step, past: Past, acted: Acted, after: Step) -> Row: ...
+
+
+class Sink(Protocol):
+    """Where an Explorer puts its rows: a buffer, or a broker. `ahead` is what the next row will start from."""
+
+    def push(self, row: Row, ahead: tuple[Obs, Past], at: Progress) -> None: ...
+
+
+class Buffer(Sink, Stateful, Protocol):
+    def ready(self) -> bool:
+        """Whether an item can be taken."""
+        ...
+
+    def take(self, uniform: Tensor, at: Progress) -> Any:
+        """The next item to learn from; `uniform` has one random number per sequence asked for."""
+        ...
+
+    @property
+    def wants(self) -> int:
+        """How many random numbers `take` needs."""
+        ...
+
+    def feedback(self, index: Tensor, priority: Tensor) -> None:
+        """New priorities of what was taken."""
+        ...
+
+    def metrics(self) -> Mapping[str, float]: ...
+
+
+class Limiter(Protocol):
+    """How many updates the steps so far allow."""
+
+    def owes(self, at: Progress, ready: bool) -> bool: ...
+
+
+class Writer(Protocol):
+    """Where recorded numbers go."""
+
+    def write(self, log: LogData) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What to plug around an algorithm: each a config with a `build`."""
+
+    processor: Any
+    buffer: Any
+    limiter: Any

@@ -1,0 +1,16 @@
+"""The one error a user of Ganglion should ever see."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class UserError(Exception):
+    """Bad input: one message naming the field, what is accepted and the nearest valid name. Exit code 2."""
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """' Did you mean X?' when something known is close to `word`, else nothing."""
+    close = get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f" Did you mean {close[0]!r}?" if close else ""
