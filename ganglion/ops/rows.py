@@ -78,7 +78,7 @@ def shuffled(rows: int, epochs: int, minibatches: int, noise: Noise) -> Tensor:
     divide `rows`, the last rows % minibatches rows of each permutation sit that pass out.
     """
     each = rows // minibatches
-    order = noise.uniform[:, :epochs].argsort(0, stable=True).t()  # [epochs, rows]
+    order = noise.uniform[:, :epochs].argsort(dim=0, stable=True).t()  # [epochs, rows]
     return order[:, : each * minibatches].reshape(epochs * minibatches, each)
 
 
