@@ -1,0 +1,44 @@
+"""Configs: typed, frozen, composed by name; read from YAML and `path=value`, never running code."""
+
+from ganglion.config.model import (
+    AlgoConfig,
+    BufferConfig,
+    Config,
+    EnvConfig,
+    NetConfig,
+    Part,
+    ProcessorConfig,
+    Schedule,
+    WriterConfig,
+)
+from ganglion.config.run import EvalSection, LogSection, RunConfig, RunSection, SaveSection, TrainSection
+from ganglion.config.schedules import constant, cosine, exponential, linear, piecewise
+from ganglion.config.values import Count, Every, every
+from ganglion.registry import register
+
+__all__ = [
+    "AlgoConfig",
+    "BufferConfig",
+    "Config",
+    "Count",
+    "EnvConfig",
+    "EvalSection",
+    "Every",
+    "LogSection",
+    "NetConfig",
+    "Part",
+    "ProcessorConfig",
+    "RunConfig",
+    "RunSection",
+    "SaveSection",
+    "Schedule",
+    "TrainSection",
+    "WriterConfig",
+    "constant",
+    "cosine",
+    "every",
+    "exponential",
+    "linear",
+    "piecewise",
+    "register",
+]

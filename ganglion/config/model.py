@@ -1,0 +1,194 @@
+"""Frozen, typed configs, and the families whose members are chosen by a `kind`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
+from pydantic_core import InitErrorDetails, PydanticCustomError
+
+from ganglion import registry
+from ganglion.errors import UserError, nearest
+
+if TYPE_CHECKING:
+    from ganglion.core import Algorithm, EnvSpec, Recipe
+
+
+class Config(BaseModel):
+    """Settings that never change: unknown keys, wrong types, NaN and infinities are refused.
+
+    A mapping given for a field whose default is a config changes only what it names. Sequences are tuples.
+    """
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, validate_default=True, allow_inf_nan=False, protected_namespaces=()
+    )
+    family: ClassVar[str] = ""
+    kind: ClassVar[str] = ""  # set by @register
+    shorthand: ClassVar[str] = ""  # the field that a bare value stands for
+
+    def __init_subclass__(cls, *, family: str = "", **rest: Any) -> None:
+        super().__init_subclass__(**rest)
+        cls.kind = ""
+        if family:
+            cls.family = family
+            cls.shorthand = "kind"
+
+    @classmethod
+    def is_open(cls) -> bool:
+        """Whether a `kind` must choose the class."""
+        return bool(cls.__dict__.get("family"))
+
+    @classmethod
+    def expand(cls, value: object) -> object:
+        """A bare value as the mapping it stands for."""
+        if cls.shorthand and not isinstance(value, (Mapping, Config)):
+            return {cls.shorthand: value}
+        return value
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _read(cls, value: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        if isinstance(value, Config):
+            return handler(value)
+        value = cls.expand(value)
+        if not isinstance(value, Mapping):
+            raise PydanticCustomError("mapping", "should be a mapping of settings")
+        target = cls._target(value)
+        if target is not cls:
+            return target.model_validate(value)
+        own = {name: _as_tuple(given) for name, given in value.items() if not (cls.family and name == "kind")}
+        for name, field in cls.model_fields.items():
+            if name in own:
+                own[name] = _onto(field.default, own[name])
+        try:
+            return handler(own)
+        except ValidationError as error:
+            raise cls._explain(error) from None
+
+    @classmethod
+    def _target(cls, value: Mapping[str, Any]) -> type[Self]:
+        """The class that a mapping's `kind` asks for."""
+        if not cls.family or ("kind" not in value and not cls.is_open()):
+            return cls
+        kind = value.get("kind")
+        if not isinstance(kind, str):
+            known = ", ".join(registry.names(cls.family))
+            raise PydanticCustomError("kind", f"needs a kind. Accepted: {known}.")
+        try:
+            found = registry.lookup(cls.family, kind)
+        except UserError as error:
+            raise PydanticCustomError("kind", str(error)) from error
+        if not issubclass(found, cls):
+            raise PydanticCustomError("kind", f"{cls.family} {kind!r} does not fit here: it is no {cls.__name__}.")
+        return found
+
+    @classmethod
+    def _explain(cls, error: ValidationError) -> ValidationError:
+        """The same errors, with the accepted keys beside an unknown one."""
+        lines = []
+        for line in error.errors(include_url=False):
+            message = line["msg"]
+            if line["type"] == "extra_forbidden" and len(line["loc"]) == 1:
+                owner = f" of {cls.family} {cls.kind!r}" if cls.kind else ""
+                known = list(cls.model_fields)
+                close = nearest(str(line["loc"][0]), known)
+                message = f"unknown key{owner}. Accepted: {', '.join(known) or 'none'}.{close}"
+            kind = PydanticCustomError("setting", message)
+            lines.append(InitErrorDetails(type=kind, loc=line["loc"], input=line["input"]))
+        return ValidationError.from_exception_data(error.title, lines)
+
+    @model_serializer(mode="plain")
+    def plain(self) -> dict[str, Any]:
+        """Mappings, lists, text and numbers alone, `kind` first."""
+        first = {"kind": self.kind} if self.kind else {}
+        return first | {name: _plain(getattr(self, name)) for name in type(self).model_fields}
+
+
+class Part(Config):
+    """A config that makes something, chosen by its `kind` within a family."""
+
+    def build(self, *args: Any, **rest: Any) -> Any:
+        """Makes what this config describes."""
+        raise NotImplementedError(f"{type(self).__name__} has no build")
+
+
+class AlgoConfig(Part, family="algo"):
+    """Every knob of an algorithm, and what to plug around it."""
+
+    def build(self, spec: EnvSpec) -> Algorithm[Any, Any]:
+        raise NotImplementedError(f"{type(self).__name__} has no build")
+
+    def recipe(self) -> Recipe:
+        """Processor, buffer and limiter around the algorithm, as configs."""
+        raise NotImplementedError(f"{type(self).__name__} has no recipe")
+
+
+class EnvConfig(Part, family="env"):
+    """A world of slots."""
+
+    slots: int = Field(default=8, ge=1, le=65_536)
+
+
+class NetConfig(Part, family="net"):
+    """A network body: observations to features."""
+
+
+class BufferConfig(Part, family="buffer"):
+    """Where rows are kept until they are learned from."""
+
+
+class ProcessorConfig(Part, family="processor"):
+    """How steps become rows."""
+
+
+class WriterConfig(Part, family="writer"):
+    """Where recorded numbers go."""
+
+
+class Schedule(Part, family="schedule"):
+    """A number that follows the fraction of the budget spent, 0 to 1. A bare number is a constant."""
+
+    @classmethod
+    def expand(cls, value: object) -> object:
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            return {"kind": "constant", "value": value}
+        return super().expand(value)
+
+    def __call__(self, fraction: float) -> float:
+        raise NotImplementedError(f"{type(self).__name__} has no value")
+
+
+def _onto(default: object, given: Any) -> Any:
+    """A given value laid over a default config: what it does not name stays."""
+    if not isinstance(default, Config):
+        return given
+    over = default.expand(given)
+    if not isinstance(over, Mapping) or over.get("kind", default.kind) != default.kind:
+        return given
+    merged: dict[str, Any] = {"kind": default.kind} if default.kind else {}
+    merged |= {name: getattr(default, name) for name in type(default).model_fields}
+    return merged | {name: _onto(merged.get(name), value) for name, value in over.items()}
+
+
+def _as_tuple(value: Any) -> Any:
+    return tuple(_as_tuple(item) for item in value) if isinstance(value, (list, tuple)) else value
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Config):
+        return value.plain()
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return value if isinstance(value, (bool, int, float, str)) or value is None else str(value)

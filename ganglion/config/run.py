@@ -1,0 +1,94 @@
+"""The settings of a whole run: one place for each."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from ganglion.config.model import AlgoConfig, Config, EnvConfig, WriterConfig
+from ganglion.config.values import Every, every
+
+
+class TrainSection(Config):
+    """How long to train."""
+
+    budget: Every = every("50k steps")
+    target: float | None = None  # stop when the evaluation mean reaches it
+
+    @field_validator("budget")
+    @classmethod
+    def _finite(cls, budget: Every) -> Every:
+        if budget.unit == "never":
+            raise ValueError("should be an amount such as '50k steps': schedules follow its fraction")
+        return budget
+
+
+class EvalSection(Config):
+    """How often and how thoroughly to evaluate; `eval: never` switches it off."""
+
+    shorthand: ClassVar[str] = "every"
+    every: Every = every("5k steps")
+    episodes: int = Field(default=20, ge=1, le=100_000)
+    slots: int | None = Field(default=None, ge=1, le=65_536)  # None: as many as episodes allow
+    seed: int | None = Field(default=None, ge=0, lt=2**31)  # None: derived from run.seed
+
+
+class SaveSection(Config):
+    """How often to save, and how many checkpoints to keep beside the best; `save: never` switches it off."""
+
+    shorthand: ClassVar[str] = "every"
+    every: Every = every("10k steps")
+    keep: int = Field(default=3, ge=1, le=10_000)
+
+
+class LogSection(Config):
+    """How often to record, and where; `log: [console, jsonl]` names the writers alone."""
+
+    shorthand: ClassVar[str] = "writers"
+    every: Every = every("1k steps")
+    writers: tuple[WriterConfig, ...] = Field(default_factory=lambda: ("console", "jsonl"))  # type: ignore[arg-type]
+
+    @field_validator("writers")
+    @classmethod
+    def _different(cls, writers: tuple[WriterConfig, ...]) -> tuple[WriterConfig, ...]:
+        kinds = [w.kind for w in writers]
+        if len(set(kinds)) < len(kinds):
+            raise ValueError("should name each writer once")
+        return writers
+
+
+class RunSection(Config):
+    """Where and how a run runs."""
+
+    seed: int = Field(default=0, ge=0, lt=2**31)
+    device: str = Field(default="auto", pattern=r"^(auto|cpu|mps|cuda(:\d{1,3})?)$")
+    mode: Literal["local"] = "local"
+    dir: str | None = Field(default=None, min_length=1, max_length=4096)  # None: runs/<name>-<time>
+    name: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_][A-Za-z0-9._=,+-]{0,199}$")
+    threads: int = Field(default=1, ge=1, le=1024)
+    fast: Literal["eager", "compile"] = "eager"
+
+
+class RunConfig(Config):
+    """All settings of a run."""
+
+    algo: AlgoConfig
+    env: EnvConfig
+    train: TrainSection = TrainSection()
+    eval: EvalSection = EvalSection()
+    save: SaveSection = SaveSection()
+    log: LogSection = Field(default_factory=LogSection)
+    run: RunSection = RunSection()
+
+    @model_validator(mode="after")
+    def _target_needs_evaluation(self) -> Self:
+        if self.train.target is not None and self.eval.every.unit == "never":
+            raise ValueError("train.target needs evaluations: eval.every is 'never'")
+        return self
+
+    @property
+    def title(self) -> str:
+        """What a run is called: its name, or its environment and algorithm."""
+        world = str(self.env.plain().get("id") or self.env.kind).replace("/", "-").replace(":", "-")
+        return self.run.name or f"{world}-{self.algo.kind}"

@@ -1,0 +1,109 @@
+"""Schedules: what a knob is worth at each fraction of the budget."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from math import cos, pi
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from ganglion.config.model import Schedule
+from ganglion.registry import register
+
+
+@register("schedule", "constant")
+class Constant(Schedule):
+    """The same value throughout."""
+
+    value: float
+
+    def __call__(self, fraction: float) -> float:
+        return self.value
+
+
+class Ramp(Schedule):
+    """From `start` to `end`, reached at the fraction `until` and kept."""
+
+    start: float
+    end: float
+    until: float = Field(default=1.0, gt=0.0, le=1.0)
+
+    def __call__(self, fraction: float) -> float:
+        way = min(max(fraction / self.until, 0.0), 1.0)
+        return self.end if way == 1.0 else self.between(way)
+
+    def between(self, way: float) -> float:
+        raise NotImplementedError
+
+
+@register("schedule", "linear")
+class Linear(Ramp):
+    """A straight line."""
+
+    def between(self, way: float) -> float:
+        return self.start + (self.end - self.start) * way
+
+
+@register("schedule", "exponential")
+class Exponential(Ramp):
+    """An equal factor per equal stretch of the budget."""
+
+    start: float = Field(gt=0.0)
+    end: float = Field(gt=0.0)
+
+    def between(self, way: float) -> float:
+        return float(self.start * (self.end / self.start) ** way)
+
+
+@register("schedule", "cosine")
+class Cosine(Ramp):
+    """Half a cosine wave: slow, fast, slow."""
+
+    def between(self, way: float) -> float:
+        return self.end + (self.start - self.end) * (1.0 + cos(pi * way)) / 2.0
+
+
+@register("schedule", "piecewise")
+class Piecewise(Schedule):
+    """Straight lines between points (fraction, value); flat before the first and after the last."""
+
+    points: tuple[tuple[float, float], ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _rising(self) -> Self:
+        at = [fraction for fraction, _ in self.points]
+        if at[0] < 0.0 or at[-1] > 1.0 or any(a >= b for a, b in pairwise(at)):
+            raise ValueError("points should have rising fractions between 0 and 1")
+        return self
+
+    def __call__(self, fraction: float) -> float:
+        for before, after in pairwise(self.points):
+            if before[0] < fraction <= after[0]:
+                return before[1] + (after[1] - before[1]) * (fraction - before[0]) / (after[0] - before[0])
+        return self.points[0 if fraction <= self.points[0][0] else -1][1]
+
+
+def constant(value: float) -> Constant:
+    """The same value throughout."""
+    return Constant(value=value)
+
+
+def linear(start: float, end: float, until: float = 1.0) -> Linear:
+    """A straight line from `start` to `end`, reached at the fraction `until` of the budget."""
+    return Linear(start=start, end=end, until=until)
+
+
+def exponential(start: float, end: float, until: float = 1.0) -> Exponential:
+    """An equal factor per equal stretch, from `start` to `end` at the fraction `until`."""
+    return Exponential(start=start, end=end, until=until)
+
+
+def cosine(start: float, end: float, until: float = 1.0) -> Cosine:
+    """Half a cosine wave from `start` to `end` at the fraction `until`."""
+    return Cosine(start=start, end=end, until=until)
+
+
+def piecewise(*points: tuple[float, float]) -> Piecewise:
+    """Straight lines between points (fraction, value)."""
+    return Piecewise(points=points)

@@ -1,0 +1,122 @@
+"""Values with a unit or a magnitude: "5k steps", "10 min", "1M"."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from math import inf, isfinite
+from typing import Annotated, Any, Literal, Protocol
+
+from pydantic import BeforeValidator, GetCoreSchemaHandler
+from pydantic_core import CoreSchema, core_schema
+
+Unit = Literal["steps", "opts", "seconds", "never"]
+
+_NUMBER = r"[+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
+_COUNT = re.compile(rf"({_NUMBER})([kM]?)")
+_EVERY = re.compile(rf"({_NUMBER})([kM]?) ?([a-z]+)")
+_MAGNITUDE = {"": 1, "k": 1_000, "M": 1_000_000}
+_UNITS: dict[str, tuple[Unit, int]] = {
+    "step": ("steps", 1),
+    "steps": ("steps", 1),
+    "opt": ("opts", 1),
+    "opts": ("opts", 1),
+    "s": ("seconds", 1),
+    "min": ("seconds", 60),
+    "h": ("seconds", 3600),
+}
+_MOST = 10**15  # beyond it a float no longer counts by ones
+
+
+class At(Protocol):
+    """The counters an interval is measured in: core.Progress."""
+
+    @property
+    def env_steps(self) -> int: ...
+    @property
+    def opt_steps(self) -> int: ...
+    @property
+    def seconds(self) -> float: ...
+
+
+@dataclass(frozen=True)
+class Every:
+    """An interval or an amount with its unit; `count` is in steps, opts or seconds, infinite for "never"."""
+
+    count: float
+    unit: Unit
+
+    @classmethod
+    def parse(cls, text: str) -> Every:
+        """Reads "5k steps", "200 opts", "30 s", "10 min", "2 h" or "never"."""
+        if text == "never":
+            return cls(inf, "never")
+        found = _EVERY.fullmatch(text)
+        if not found or found[3] not in _UNITS:
+            raise ValueError("should be a number and a unit, such as '5k steps', '200 opts', '10 min', or 'never'")
+        unit, scale = _UNITS[found[3]]
+        count = _magnify(found[1], found[2]) * scale
+        if not 0 < count <= _MOST:
+            raise ValueError("should be more than 0 and at most 1e15; write 'never' to switch it off")
+        if unit != "seconds" and count != int(count):
+            raise ValueError(f"should be a whole number of {unit}")
+        return cls(count, unit)
+
+    def measure(self, at: At) -> float:
+        """The counter of this unit."""
+        return {"steps": float(at.env_steps), "opts": float(at.opt_steps), "seconds": at.seconds, "never": 0.0}[
+            self.unit
+        ]
+
+    def __str__(self) -> str:
+        if self.unit == "never":
+            return "never"
+        if self.unit != "seconds":
+            return f"{_shorten(self.count)} {self.unit}"
+        for word, scale in (("h", 3600), ("min", 60)):
+            if self.count % scale == 0:
+                return f"{_plain(self.count / scale)} {word}"
+        return f"{_plain(self.count)} s"
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(cls._read, serialization=core_schema.to_string_ser_schema())
+
+    @classmethod
+    def _read(cls, value: object) -> Every:
+        if isinstance(value, cls):
+            return value
+        return cls.parse(value if isinstance(value, str) else f"{value}")
+
+
+def every(text: str) -> Every:
+    """`Every.parse`, short enough for a default."""
+    return Every.parse(text)
+
+
+def read_count(value: object) -> object:
+    """A whole number written 10_000, "10k", "1M" or 1e6; anything else is left for the field to refuse."""
+    if isinstance(value, str) and (found := _COUNT.fullmatch(value)):
+        value = _magnify(found[1], found[2])
+    if isinstance(value, float) and isfinite(value) and value == int(value) and abs(value) <= _MOST:
+        return int(value)
+    return value
+
+
+Count = Annotated[int, BeforeValidator(read_count)]
+
+
+def _magnify(number: str, suffix: str) -> float:
+    return round(float(number.replace("_", "")) * _MAGNITUDE[suffix], 6)  # 1.1k is 1100, not 1100.0000000000002
+
+
+def _shorten(count: float) -> str:
+    for suffix in ("M", "k"):
+        scaled = count * 10 / _MAGNITUDE[suffix]
+        if scaled >= 10 and scaled == int(scaled):
+            return _plain(scaled / 10) + suffix
+    return _plain(count)
+
+
+def _plain(number: float) -> str:
+    return str(int(number)) if number == int(number) else repr(number)

@@ -1,0 +1,28 @@
+"""When something is due again: once per interval passed, never `step % n == 0`."""
+
+from __future__ import annotations
+
+from ganglion.config import Every
+from ganglion.core import Progress, State
+
+
+class Due:
+    """Remembers how many intervals had passed when it was last due."""
+
+    def __init__(self, every: Every) -> None:
+        self.every = every
+        self.passed = 0
+
+    def due(self, at: Progress) -> bool:
+        """True once whenever at least one more interval has passed, and marks it."""
+        passed = int(self.every.measure(at) // self.every.count)
+        if passed <= self.passed:
+            return False
+        self.passed = passed
+        return True
+
+    def state(self) -> State:
+        return State(scalars={"passed": self.passed})
+
+    def restore(self, state: State) -> None:
+        self.passed = int(state.scalars["passed"])

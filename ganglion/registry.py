@@ -1,0 +1,154 @@
+"""Names and the modules that define them: read by `--help` and `list` without importing torch or pydantic.
+
+A name of the package has one line in TABLE. User modules add names when they are imported (`--import my.module`, or
+Python), and installed packages by an entry point of the group "ganglion" named `family.name`, its value the module:
+
+    [project.entry-points.ganglion]
+    "algo.mine" = "my_package.mine"
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from ganglion.errors import UserError, nearest
+
+TABLE: dict[str, dict[str, str]] = {
+    "algo": {
+        "dqn": "ganglion.algos.dqn",
+        "ppo": "ganglion.algos.ppo",
+        "sac": "ganglion.algos.sac",
+    },
+    "env": {
+        "gym": "ganglion.envs.configs",
+        "torch": "ganglion.envs.configs",
+        "toy": "ganglion.envs.configs",
+    },
+    "net": {
+        "mlp": "ganglion.nn.nets",
+        "nature": "ganglion.nn.nets",
+    },
+    "buffer": {
+        "replay": "ganglion.buffers.replay",
+        "prioritised": "ganglion.buffers.prioritised",
+        "rollout": "ganglion.buffers.rollout",
+    },
+    "processor": {
+        "rows": "ganglion.buffers.processors",
+    },
+    "writer": {
+        "console": "ganglion.record.writers.console",
+        "jsonl": "ganglion.record.writers.jsonl",
+        "tensorboard": "ganglion.record.writers.tensorboard",
+        "wandb": "ganglion.record.writers.wandb",
+    },
+    "schedule": {
+        "constant": "ganglion.config.schedules",
+        "linear": "ganglion.config.schedules",
+        "exponential": "ganglion.config.schedules",
+        "cosine": "ganglion.config.schedules",
+        "piecewise": "ganglion.config.schedules",
+    },
+}
+
+_found: dict[tuple[str, str], type[Any]] = {}  # what has been imported so far
+
+Kind = TypeVar("Kind", bound=type[Any])
+
+
+class Origin(NamedTuple):
+    """Where a name comes from: its module, and the distribution or flag that brought it."""
+
+    module: str
+    source: str
+
+
+def register(family: str, name: str) -> Callable[[Kind], Kind]:
+    """Gives a config class its name; inside the package the name must already be in TABLE."""
+
+    def add(cls: Kind) -> Kind:
+        _check(family, name, cls)
+        cls.kind = name
+        _found[family, name] = cls
+        return cls
+
+    return add
+
+
+def _check(family: str, name: str, cls: type[Any]) -> None:
+    if family not in TABLE:
+        raise UserError(f"{family!r} is no family. Accepted: {', '.join(TABLE)}.{nearest(family, TABLE)}")
+    ours = TABLE[family].get(name)
+    if cls.__module__.split(".")[0] == "ganglion":
+        if ours != cls.__module__:
+            raise TypeError(f"{family} {name!r} of {cls.__module__} needs its line in ganglion/registry.py, not {ours}")
+        return
+    before = _found.get((family, name))
+    taken = ours or (before.__module__ if before else cls.__module__)
+    again = before is not None and (before.__module__, before.__qualname__) == (cls.__module__, cls.__qualname__)
+    if ours or (before is not None and not again):
+        raise UserError(f"{cls.__module__} registers the {family} {name!r}, a name that {taken} has: choose another.")
+
+
+def names(family: str) -> list[str]:
+    """All names of a family: the package's, those of entry points, those imported."""
+    others = [n for f, n in _found if f == family] + [n for f, n in _entry_points() if f == family]
+    return list(dict.fromkeys([*TABLE[family], *sorted(others)]))
+
+
+def lookup(family: str, name: str) -> type[Any]:
+    """The config class of a name; imports its module on first use."""
+    module = TABLE[family].get(name)
+    entry = _entry_points().get((family, name))
+    if module is None and (family, name) not in _found and entry is not None:
+        module = entry.module
+    if (family, name) not in _found and module is not None:
+        _import(family, name, module)
+    if (family, name) not in _found:
+        known = names(family)
+        hint = "" if nearest(name, known) else " Names of your own modules need --import MODULE."
+        raise UserError(f"unknown {family} {name!r}. Accepted: {', '.join(known)}.{nearest(name, known)}{hint}")
+    return _found[family, name]
+
+
+def _import(family: str, name: str, module: str) -> None:
+    try:
+        importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] in ("ganglion", "torch"):
+            raise
+        raise UserError(f"{family} {name!r} needs the package {error.name!r}, which is not installed.") from error
+    if (family, name) not in _found:
+        raise TypeError(f"{module} does not register the {family} {name!r}")
+
+
+def origin(family: str, name: str) -> Origin:
+    """Where a name comes from, without importing it."""
+    if name in TABLE[family]:
+        return Origin(TABLE[family][name], "ganglion")
+    entry = _entry_points().get((family, name))
+    if entry is not None:
+        return entry
+    return Origin(lookup(family, name).__module__, "--import")
+
+
+@cache
+def _entry_points() -> dict[tuple[str, str], Origin]:
+    from importlib.metadata import entry_points  # costs more than the rest of --help
+
+    found: dict[tuple[str, str], Origin] = {}
+    for point in entry_points(group="ganglion"):
+        family, _, name = point.name.partition(".")
+        if family in TABLE and name and name not in TABLE[family]:
+            found[family, name] = Origin(point.module, point.dist.name if point.dist else "entry point")
+    return found
+
+
+def presets() -> dict[str, Path]:
+    """The zoo: tuned configs shipped with the package, `family/algo` -> file."""
+    root = Path(__file__).parent / "zoo"
+    return {path.relative_to(root).with_suffix("").as_posix(): path for path in sorted(root.glob("*/*.yaml"))}
