@@ -1,0 +1,88 @@
+"""Which part of the package may import which: DESIGN's arrows, also for imports inside functions."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from tests.budgets.source import PARTS, SOURCES, Source
+
+FREE = {"errors"}  # the one error, for everybody
+ALLOWED: dict[str, set[str]] = {
+    "errors": set(),
+    "core": set(),
+    "registry": set(),
+    "config": {"core", "registry"},
+    "ops": {"core"},
+    "nn": {"core", "config", "ops"},
+    "buffers": {"core", "config", "ops"},
+    "algos": {"core", "config", "ops", "nn", "buffers"},
+    "envs": {"core", "config"},
+    "record": {"core", "config"},
+    "league": {"core", "config"},
+    "fast": {"core", "config"},
+    "runtime": {"core", "config", "buffers", "envs", "record", "fast"},
+    "zoo": set(),
+}
+COMPOSERS = {"", "__main__", "cli"}  # the package's front doors may import anything
+
+
+def imported(source: Source) -> Iterator[tuple[ast.AST, str]]:
+    """Each import of a part of the package, wherever it stands."""
+    for node in source.walk():
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                first, _, rest = alias.name.partition(".")
+                if first == "ganglion":
+                    yield node, rest.split(".")[0]
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            first, _, rest = node.module.partition(".")
+            if first == "ganglion" and rest:
+                yield node, rest.split(".")[0]
+            elif first == "ganglion":
+                yield from ((node, alias.name if alias.name in PARTS else "") for alias in node.names)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute | ast.Name):
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else node.func.id
+            match node.args:
+                case [ast.Constant(value=str(module)), *_] if name == "import_module" and module.startswith(
+                    "ganglion."
+                ):
+                    yield node, module.split(".")[1]
+
+
+def test_every_part_has_its_arrows() -> None:
+    assert PARTS - set(ALLOWED) - COMPOSERS == set()
+
+
+def test_imports_follow_the_arrows() -> None:
+    wrong = [
+        f"{source.at(node)}: {source.part} imports {part or 'the package itself'}"
+        for source in SOURCES
+        if source.part not in COMPOSERS
+        for node, part in imported(source)
+        if part not in ALLOWED.get(source.part, set()) | FREE | {source.part}
+    ]
+    assert not wrong, "\n" + "\n".join(wrong)
+
+
+def test_no_relative_imports() -> None:
+    wrong = [s.at(n) for s in SOURCES for n in s.walk() if isinstance(n, ast.ImportFrom) and n.level > 0]
+    assert not wrong, "\n" + "\n".join(wrong)
+
+
+def test_core_needs_only_torch_and_the_standard_library() -> None:
+    import sys
+
+    core = next(source for source in SOURCES if source.part == "core")
+    roots = {
+        name.split(".")[0]
+        for node in core.walk()
+        for name in (
+            [alias.name for alias in node.names]
+            if isinstance(node, ast.Import)
+            else [node.module or ""]
+            if isinstance(node, ast.ImportFrom)
+            else []
+        )
+    }
+    assert roots - set(sys.stdlib_module_names) - {"torch", "ganglion"} == set()
