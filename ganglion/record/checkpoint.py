@@ -1,0 +1,290 @@
+"""Checkpoints of a run: atomic, checked byte by byte, and as cheap as what changed.
+
+    checkpoints/<env steps>/   manifest.json, state.safetensors
+    checkpoints/best/          the same, without buffers
+    checkpoints/chunks/        blocks of buffers, named by content and shared by all checkpoints
+
+A folder that bears its name is whole: it was written under another one, synced and renamed. Chunks are written before
+any manifest names them and removed after the last manifest that named them is gone.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ganglion.core import Json, Ring, State
+from ganglion.errors import UserError
+from ganglion.record import atomic, manifest
+from ganglion.record.tensors import TORCH, digest, form, pack, read_into
+
+MANIFEST, STATE, CHUNKS = "manifest.json", "state.safetensors", "chunks"
+CHUNK = re.compile(r"[0-9a-f]{32}\.safetensors")
+MARGIN = 1 << 20  # bytes left free beside what a save writes
+
+log = logging.getLogger(__name__)
+
+
+class Chunk(NamedTuple):
+    """A block of a ring on disk."""
+
+    stamp: int
+    file: str
+    checksums: Mapping[str, str]  # per array
+
+
+Kept = dict[tuple[str, int, int, int], Chunk]  # by ring, rows, block and position
+
+
+class Checkpoints:
+    """The checkpoints of one run: the last `keep`, and the best."""
+
+    def __init__(self, folder: Path, keep: int) -> None:
+        if keep < 1:
+            raise UserError(f"save.keep: {keep} is out of range; at least 1 checkpoint is kept.")
+        self.folder = folder
+        self.keep = keep
+        self.kept: Kept = {}  # what the newest checkpoint refers to
+
+    def save(self, state: State, step: int, meta: Mapping[str, Json]) -> Path:
+        """Writes a checkpoint and removes those beyond `keep`. Fails without a change to the ones already there."""
+        with self._all_or_nothing(state):
+            kept = self._save_rings(state)
+            path = self._place(str(step), state, _Body(step, meta, kept))
+        self.kept = kept
+        with _best_effort("old checkpoints could not be removed"):
+            self._prune(step)
+        return path
+
+    def save_best(self, state: State, step: int, meta: Mapping[str, Json]) -> Path:
+        """Replaces the best checkpoint, which holds no buffers."""
+        state = state._replace(rings={})
+        with self._all_or_nothing(state):
+            return self._place("best", state, _Body(step, meta, {}))
+
+    def newest(self) -> Path | None:
+        """The checkpoint with the most steps, or None."""
+        steps = self._steps()
+        return steps[max(steps)] if steps else None
+
+    def best(self) -> Path | None:
+        path = atomic.find_folder(self.folder / "best")
+        return path if (path / MANIFEST).exists() else None
+
+    def load(self, path: Path) -> tuple[State, dict[str, Json]]:
+        """Reads a checkpoint; the next `save` writes only the blocks that have changed since."""
+        state, meta = load(path)
+        self.kept = _kept(manifest.read(atomic.find_folder(path) / MANIFEST)) if path.parent == self.folder else {}
+        return state, meta
+
+    def estimate(self, state: State, rows: int = 0) -> int:
+        """Bytes a run will need: full rings, `rows` of each changed between two saves, and everything else per copy."""
+        need = (self.keep + 1) * sum(_bytes(tensor) for tensor in state.tensors.values())
+        for ring in state.rings.values():
+            total = max((len(array) for array in ring.arrays.values()), default=0)
+            size = sum(_bytes(array) for array in ring.arrays.values())
+            need += size + (size * min(rows, total) * self.keep // total if total else 0)
+        return need
+
+    # -------------------------------------------------------- inside a save
+
+    @contextmanager
+    def _all_or_nothing(self, state: State) -> Iterator[None]:
+        for folder in (self.folder, self.folder / CHUNKS):
+            atomic.recover(folder)
+        self._check_room(state)
+        try:
+            atomic.disk.make(self.folder / CHUNKS)
+            atomic.disk.sync(self.folder)
+            yield
+        except OSError as error:
+            with suppress(OSError):
+                for folder in (self.folder, self.folder / CHUNKS):
+                    atomic.recover(folder)
+                self._sweep()
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise UserError(
+                    f"{self.folder}: the disk is full. The checkpoint was not written; those already there are intact."
+                ) from error
+            raise
+
+    def _check_room(self, state: State) -> None:
+        need = sum(_bytes(tensor) for tensor in state.tensors.values())
+        for name, ring in state.rings.items():
+            need += sum(_bytes(array) for k in self._changed(name, ring) for array in _rows(ring, k).values())
+        free = atomic.disk.free(self.folder)
+        if need + MARGIN > free:
+            raise UserError(
+                f"{self.folder}: a checkpoint needs {size_text(need)} and {size_text(free)} are free. Nothing was "
+                "written. Free some space, or lower save.keep or the size of the buffer."
+            )
+
+    def _changed(self, name: str, ring: Ring) -> Iterator[int]:
+        for k, stamp in enumerate(ring.stamps):
+            before = self.kept.get(_key(name, ring, k))
+            whole = before is not None and (self.folder / CHUNKS / before.file).exists()
+            if stamp and not (before is not None and before.stamp == stamp and whole):
+                yield k
+
+    def _save_rings(self, state: State) -> Kept:
+        written: dict[str, Chunk] = {}
+        kept: Kept = {}
+        for name, ring in state.rings.items():
+            changed = set(self._changed(name, ring))
+            for k, stamp in enumerate(ring.stamps):
+                if k in changed:
+                    packed = pack(_rows(ring, k))
+                    chunk = Chunk(stamp, f"{digest(*packed.parts)}.safetensors", packed.checksums)
+                    if chunk.file not in written:
+                        atomic.write_file(self.folder / CHUNKS / chunk.file, packed.parts)
+                    written[chunk.file] = kept[_key(name, ring, k)] = chunk
+                elif stamp:
+                    kept[_key(name, ring, k)] = self.kept[_key(name, ring, k)]
+        if written:
+            atomic.disk.sync(self.folder / CHUNKS)
+        return kept
+
+    def _place(self, name: str, state: State, body: _Body) -> Path:
+        """Writes the folder beside its place, then puts it there."""
+        new, target = self.folder / f".new-{name}", self.folder / name
+        packed = pack(state.tensors)
+        entries = {
+            "step": body.step,
+            "meta": {key: manifest.encode(value, key) for key, value in body.meta.items()},
+            "files": {STATE: {"size": packed.size, "checksum": digest(*packed.parts)}},
+            "tensors": {key: [*form(key, tensor), packed.checksums[key]] for key, tensor in state.tensors.items()},
+            "scalars": {key: manifest.encode(value, key) for key, value in state.scalars.items()},
+            "rings": {key: _describe(key, ring, body.kept) for key, ring in state.rings.items()},
+        }
+        text = manifest.dumps(entries)
+        atomic.disk.make(new)
+        atomic.disk.write(new / STATE, packed.parts)
+        atomic.disk.write(new / MANIFEST, [text])
+        atomic.place_folder(new, target)
+        return target
+
+    # -------------------------------------------------------- after a save
+
+    def _steps(self) -> dict[int, Path]:
+        names = [path.name.removeprefix(".old-") for path in self.folder.glob("*")] if self.folder.exists() else []
+        steps = {int(name): atomic.find_folder(self.folder / name) for name in names if name.isdecimal()}
+        return {step: path for step, path in sorted(steps.items()) if (path / MANIFEST).exists()}
+
+    def _prune(self, step: int) -> None:
+        """Drops all but the last `keep`, and any ahead of `step`: a run that was taken up earlier has left them."""
+        steps = self._steps()
+        past = [each for each in steps if each <= step]
+        unwanted = set(steps) - set(past[-self.keep :])
+        for each in unwanted:
+            atomic.disk.move(steps[each], self.folder / f".gone-{each}")
+        if unwanted:
+            atomic.disk.sync(self.folder)  # before any chunk goes
+        self._sweep()
+        atomic.recover(self.folder)
+
+    def _sweep(self) -> None:
+        """Removes chunks that no checkpoint refers to; none, while a manifest cannot be read."""
+        try:
+            used = {
+                chunk.file
+                for path in self._steps().values()
+                for chunk in _kept(manifest.read(path / MANIFEST)).values()
+            }
+        except UserError:
+            return
+        for path in sorted((self.folder / CHUNKS).glob("*.safetensors")):
+            if CHUNK.fullmatch(path.name) and path.name not in used:
+                atomic.disk.drop(path)
+
+
+class _Body(NamedTuple):
+    step: int
+    meta: Mapping[str, Json]
+    kept: Kept
+
+
+def load(path: Path) -> tuple[State, dict[str, Json]]:
+    """The state and meta of a checkpoint, with every byte checked."""
+    path = atomic.find_folder(path)
+    body = manifest.read(path / MANIFEST)
+    tensors = {name: torch.empty(shape, dtype=TORCH[dtype]) for name, (dtype, shape, _) in body["tensors"].items()}
+    read_into(path / STATE, tensors, {name: checksum for name, (_, _, checksum) in body["tensors"].items()})
+    rings = {name: _load_ring(path.parent / CHUNKS, name, entry) for name, entry in body["rings"].items()}
+    return State(tensors, _decoded(body["scalars"]), rings), _decoded(body["meta"])
+
+
+def read_meta(path: Path) -> dict[str, Json]:
+    """The meta of a checkpoint and nothing else."""
+    return _decoded(manifest.read(atomic.find_folder(path) / MANIFEST)["meta"])
+
+
+def _decoded(entries: Mapping[str, Json]) -> dict[str, Json]:
+    return {name: manifest.decode(value) for name, value in entries.items()}
+
+
+def _load_ring(chunks: Path, name: str, entry: Json) -> Ring:
+    arrays = {key: torch.zeros(shape, dtype=TORCH[dtype]) for key, (dtype, shape) in entry["arrays"].items()}
+    ring = Ring(arrays, entry["block"], tuple(entry["stamps"]))
+    for k, chunk in enumerate(entry["chunks"]):
+        if chunk is not None:
+            read_into(chunks / chunk[0], _rows(ring, k), chunk[1], f"block {k} of {name!r}, tensor")
+    return ring
+
+
+def _describe(name: str, ring: Ring, kept: Kept) -> Json:
+    chunks = [kept.get(_key(name, ring, k)) for k in range(len(ring.stamps))]
+    return {
+        "block": ring.block,
+        "stamps": list(ring.stamps),
+        "arrays": {key: list(form(key, array)) for key, array in ring.arrays.items()},
+        "chunks": [chunk and [chunk.file, dict(chunk.checksums)] for chunk in chunks],
+    }
+
+
+def _kept(body: Mapping[str, Json]) -> Kept:
+    """The chunks a manifest refers to."""
+    kept: Kept = {}
+    for name, entry in body["rings"].items():
+        rows = max((shape[0] for _, shape in entry["arrays"].values()), default=0)
+        for k, (stamp, chunk) in enumerate(zip(entry["stamps"], entry["chunks"], strict=True)):
+            if chunk is not None:
+                kept[name, rows, entry["block"], k] = Chunk(stamp, chunk[0], chunk[1])
+    return kept
+
+
+def _key(name: str, ring: Ring, k: int) -> tuple[str, int, int, int]:
+    return name, max((len(array) for array in ring.arrays.values()), default=0), ring.block, k
+
+
+def _rows(ring: Ring, k: int) -> dict[str, Tensor]:
+    return {name: array[k * ring.block : (k + 1) * ring.block] for name, array in ring.arrays.items()}
+
+
+def _bytes(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def size_text(size: float) -> str:
+    """Bytes for people: 12 B, 3.4 MB."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"
+
+
+@contextmanager
+def _best_effort(what: str) -> Iterator[None]:
+    """A checkpoint that is written stays a success when cleaning up after it fails; the next save tries again."""
+    try:
+        yield
+    except OSError as error:
+        log.warning("%s: %s", what, error)
