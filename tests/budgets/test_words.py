@@ -22,7 +22,6 @@ EXECUTES = {
     "yaml.load_all",
     "yaml.full_load",
     "yaml.unsafe_load",
-    "yaml.dump",
     "os.system",
 }
 
