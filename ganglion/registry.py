@@ -30,7 +30,6 @@ TABLE: dict[str, dict[str, str]] = {
     },
     "net": {
         "mlp": "ganglion.nn.nets",
-        "nature": "ganglion.nn.nets",
     },
     "buffer": {
         "replay": "ganglion.buffers.replay",
@@ -111,7 +110,7 @@ def lookup(family: str, name: str) -> type[Any]:
     if (family, name) not in _found:
         known = names(family)
         hint = "" if nearest(name, known) else " Names of your own modules need --import MODULE."
-        raise UserError(f"unknown {family} {name!r}. Accepted: {', '.join(known)}.{nearest(name, known)}{hint}")
+        raise UserError(f"unknown {family} {name[:80]!r}. Accepted: {', '.join(known)}.{nearest(name, known)}{hint}")
     return _found[family, name]
 
 

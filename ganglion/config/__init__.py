@@ -1,5 +1,6 @@
 """Configs: typed, frozen, composed by name; read from YAML and `path=value`, never running code."""
 
+from ganglion.config.load import cases, dump, load, resolve
 from ganglion.config.model import (
     AlgoConfig,
     BufferConfig,
@@ -34,11 +35,15 @@ __all__ = [
     "Schedule",
     "TrainSection",
     "WriterConfig",
+    "cases",
     "constant",
     "cosine",
+    "dump",
     "every",
     "exponential",
     "linear",
+    "load",
     "piecewise",
     "register",
+    "resolve",
 ]

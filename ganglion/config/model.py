@@ -57,9 +57,9 @@ class Config(BaseModel):
 
     @model_validator(mode="wrap")
     @classmethod
-    def _read(cls, value: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+    def _read(cls, value: Any, check: ModelWrapValidatorHandler[Self]) -> Self:
         if isinstance(value, Config):
-            return handler(value)
+            return check(value)
         value = cls.expand(value)
         if not isinstance(value, Mapping):
             raise PydanticCustomError("mapping", "should be a mapping of settings")
@@ -71,7 +71,7 @@ class Config(BaseModel):
             if name in own:
                 own[name] = _onto(field.default, own[name])
         try:
-            return handler(own)
+            return check(own)
         except ValidationError as error:
             raise cls._explain(error) from None
 
@@ -103,7 +103,7 @@ class Config(BaseModel):
                 known = list(cls.model_fields)
                 close = nearest(str(line["loc"][0]), known)
                 message = f"unknown key{owner}. Accepted: {', '.join(known) or 'none'}.{close}"
-            kind = PydanticCustomError("setting", message)
+            kind = PydanticCustomError(line["type"], message)
             lines.append(InitErrorDetails(type=kind, loc=line["loc"], input=line["input"]))
         return ValidationError.from_exception_data(error.title, lines)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -62,12 +63,26 @@ class RunSection(Config):
     """Where and how a run runs."""
 
     seed: int = Field(default=0, ge=0, lt=2**31)
-    device: str = Field(default="auto", pattern=r"^(auto|cpu|mps|cuda(:\d{1,3})?)$")
+    device: str = "auto"  # auto, cpu, mps, cuda or cuda:N
     mode: Literal["local"] = "local"
     dir: str | None = Field(default=None, min_length=1, max_length=4096)  # None: runs/<name>-<time>
-    name: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_][A-Za-z0-9._=,+-]{0,199}$")
+    name: str | None = None
     threads: int = Field(default=1, ge=1, le=1024)
     fast: Literal["eager", "compile"] = "eager"
+
+    @field_validator("device")
+    @classmethod
+    def _known(cls, device: str) -> str:
+        if not re.fullmatch(r"auto|cpu|mps|cuda(:\d{1,3})?", device):
+            raise ValueError("should be 'auto', 'cpu', 'mps', 'cuda' or 'cuda:0', 'cuda:1', ...")
+        return device
+
+    @field_validator("name")
+    @classmethod
+    def _part_of_a_path(cls, name: str | None) -> str | None:
+        if name is not None and not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._=,+-]{0,199}", name):
+            raise ValueError("should be at most 200 letters, digits and ._=,+- and not start with one of these")
+        return name
 
 
 class RunConfig(Config):
