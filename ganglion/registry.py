@@ -34,7 +34,6 @@ TABLE: dict[str, dict[str, str]] = {
     "buffer": {
         "replay": "ganglion.buffers.replay",
         "prioritised": "ganglion.buffers.prioritised",
-        "rollout": "ganglion.buffers.rollout",
     },
     "processor": {
         "rows": "ganglion.buffers.processors",

@@ -1,0 +1,111 @@
+"""Deep Q-learning (Mnih et al. 2015), double by default (van Hasselt et al. 2016); dueling (Wang et al. 2016),
+n-step and prioritised (Schaul et al. 2016) on request.
+
+Convolutions and recurrence are choices of the network; n-step sums, sequences and priorities of the replay; action
+masks of the observation: none of them appears in `learn`. All tensors are [T, B, ...]; T is 1 without a memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from ganglion import buffers, nn, ops
+from ganglion.config import AlgoConfig, Count, Schedule, linear, register
+from ganglion.core import (
+    Acted, Action, Algorithm, Discrete, Draws, EnvSpec, Knobs, Memory, Noise, Obs, Past, Prediction, Progress,
+    Recipe, Sample, Stateful, Transition, Update,
+)  # fmt: skip
+from ganglion.errors import UserError
+
+
+@register("algo", "dqn")
+class DQNConfig(AlgoConfig):
+    """Deep Q-learning."""
+
+    lr: float = Field(2.5e-4, gt=0)
+    gamma: float = Field(0.99, ge=0, le=1)
+    n_step: int = Field(1, ge=1)
+    double: bool = True  # the online model chooses the next action, the target values it
+    dueling: bool = False
+    loss: Literal["mse", "huber"] = "huber"
+    max_norm: float = Field(10.0, gt=0)
+    target_every: Count = Field(500, ge=1)  # updates between two copies onto the target
+    epsilon: Schedule = linear(1.0, 0.05, until=0.5)  # share of random actions, over the budget
+    net: nn.MLPConfig = nn.MLPConfig(hidden=(120, 84))
+    replay: buffers.ReplayConfig = buffers.ReplayConfig()
+    limiter: buffers.RatioConfig = buffers.RatioConfig(opt_interval=10, warmup=1_000)
+    processor: buffers.RowsConfig = buffers.RowsConfig()
+
+    def build(self, spec: EnvSpec) -> DQN:
+        return DQN(self, spec)
+
+    def recipe(self) -> Recipe:
+        """What to plug around the algorithm: read here, built by runtime.build."""
+        return Recipe(self.processor, self.replay.folding(self.n_step, self.gamma, self.net.recurrent), self.limiter)
+
+
+class QModel(nn.Encoded):
+    """obs [T, B, ...] -> one value per action [T, B, A]."""
+
+    def __init__(self, cfg: DQNConfig, spec: EnvSpec, actions: int) -> None:
+        super().__init__(cfg.net, spec.obs)
+        self.body = cfg.net.body(self.encoder.out)
+        self.head = nn.QHead(self.body.out, actions, cfg.dueling)
+
+    def value(self, obs: Obs, past: Past, action: Action | None = None) -> tuple[Tensor, Memory]:
+        features, memory = self.encoder(obs, past)
+        return self.head(self.body(features)[0]), memory
+
+
+class DQN(Algorithm[Sample[Transition], Sample[Transition]]):
+    """Q-learning with a replay and a lagged target."""
+
+    def __init__(self, cfg: DQNConfig, spec: EnvSpec) -> None:
+        if not isinstance(spec.action, Discrete):
+            raise UserError(f"algo.kind: dqn needs a Discrete action space; {spec.name} has {spec.action}. Try ppo or sac.")
+        self.cfg, self.sync_every = cfg, cfg.target_every
+        self.model = QModel(cfg, spec, spec.action.n)
+        self.target = nn.Lagged(self.model)
+        self.optim = nn.Adam(self.model, lr=cfg.lr, max_norm=cfg.max_norm)
+
+    # ------------------------------------------------------------ acting
+
+    def knobs(self, at: Progress) -> Mapping[str, float]:
+        return {"epsilon": self.cfg.epsilon(at.fraction)}
+
+    def draws(self) -> Draws:
+        return Draws(explore=ops.Greedy.draws)  # a coin and a random legal action per slot
+
+    def predict(self, obs: Obs, past: Past) -> Prediction:
+        q, memory = self.model.value(obs, past)
+        return Prediction(ops.Greedy(q, ops.mask(obs)), q.amax(-1), memory)
+
+    def explore(self, prediction: Prediction, knobs: Knobs, noise: Noise) -> Acted:
+        return Acted(prediction.dist.epsilon(knobs["epsilon"], noise), {}, prediction.memory)
+
+    # ------------------------------------------------------------ learning
+
+    def learn(self, mini: Sample[Transition], knobs: Knobs, noise: Noise) -> Update:
+        t = mini.data
+        with torch.no_grad():
+            next_q, _ = self.target.value(t.next_obs, t.next_past)
+            chooser = self.model.value(t.next_obs, t.next_past)[0] if self.cfg.double else next_q
+            after = ops.pick(next_q, ops.best(chooser, ops.mask(t.next_obs)))
+            goal = t.reward + t.discount * ops.at(after, t.ahead)
+        q = ops.pick(self.model.value(t.obs, t.past)[0], t.action)
+        error = q - goal
+        loss = ops.weighted_mean(ops.penalty(error, self.cfg.loss), mini.weight)  # the weight once, whatever the loss
+        norm = self.optim.step(loss)
+        metrics = {"loss": loss.detach(), "q": ops.weighted_mean(q.detach(), mini.weight), "grad_norm": norm}
+        return Update(metrics, ops.sequence_priority(error.detach(), mini.weight))
+
+    def sync_target(self) -> None:
+        self.target.copy(self.model)
+
+    def parts(self) -> Mapping[str, Stateful]:
+        return {"model": self.model, "target": self.target, "optim": self.optim}

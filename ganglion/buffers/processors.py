@@ -1,0 +1,41 @@
+"""Step processors: the one place where steps become rows."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from ganglion.config import ProcessorConfig, register
+from ganglion.core import Acted, Past, Processor, Row, Step
+
+
+@register("processor", "rows")
+class RowsConfig(ProcessorConfig):
+    """Steps as they are, with the reward scaled and clipped on request."""
+
+    reward_scale: float = Field(1.0, gt=0)
+    reward_clip: float | None = Field(None, gt=0)  # to [-clip, clip], after scaling
+    reward: Literal["raw", "sign"] = "raw"
+
+    def build(self) -> Processor:
+        return Rows(self)
+
+
+class Rows:
+    """Row t is what slots saw, did and got; the observation that followed is row t + 1's."""
+
+    def __init__(self, cfg: RowsConfig) -> None:
+        self.cfg = cfg
+
+    def __call__(self, before: Step, past: Past, acted: Acted, after: Step) -> Row:
+        reward = after.reward
+        if self.cfg.reward == "sign":
+            reward = reward.sign()
+        if self.cfg.reward_scale != 1.0:
+            reward = reward * self.cfg.reward_scale
+        if self.cfg.reward_clip is not None:
+            reward = reward.clamp(-self.cfg.reward_clip, self.cfg.reward_clip)
+        memory = tuple(m[0] for m in past.memory)
+        flags = (after.terminated, after.truncated, before.valid)
+        return Row(before.obs, acted.action, reward, *flags, past.start[0], acted.extras, memory)

@@ -1,0 +1,83 @@
+"""Rollout storage: the last `horizon` rows of every slot, used for one learning phase and forgotten."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+from ganglion import ops
+from ganglion.buffers.storage import RowRing, row_of, tree_of
+from ganglion.core import EnvSpec, Obs, Past, Progress, Rollout, Row, State, under
+
+
+def rollout(horizon: int, gamma: float) -> Callable[[EnvSpec, torch.device], RolloutBuffer]:
+    """What builds the storage once the environment is known."""
+    return lambda spec, device: RolloutBuffer(horizon, gamma, device)
+
+
+class RolloutBuffer:
+    """Rows [horizon, B] and the observation that follows them."""
+
+    fresh = True  # an item is learned from once
+    wants = 0
+
+    def __init__(self, horizon: int, gamma: float, device: torch.device) -> None:
+        self.horizon, self.gamma, self.device = horizon, gamma, device
+        self.ring = RowRing(horizon, device, block=horizon)
+        self.last: tuple[Obs, Past] | None = None
+
+    def push(self, row: Row, ahead: tuple[Obs, Past], at: Progress) -> None:
+        self.ring.push(row)
+        if self.ready():
+            obs, past = ahead
+            self.last = ops.map_tree(lambda x: x.to(self.device)[None], obs), past
+
+    def ready(self) -> bool:
+        return self.ring.pushed == self.horizon
+
+    def take(self, uniform: Tensor, at: Progress) -> Rollout:
+        rows, last = self.rows, self.last
+        assert last is not None
+        discount = self.gamma * (~rows.terminated).float()
+        past = Past(tuple(m[:1] for m in rows.memory), rows.start)
+        cut = rows.terminated | rows.truncated
+        return Rollout(rows.obs, rows.action, rows.reward, discount, cut, rows.valid, rows.extras, past, last)
+
+    @property
+    def rows(self) -> Row:
+        assert self.ring.rows is not None
+        return self.ring.rows
+
+    def release(self) -> None:
+        """Forgets the rows: the learning phase is over."""
+        self.ring.pushed = 0
+
+    def feedback(self, index: Tensor, priority: Tensor) -> None:
+        """Rollouts have no priorities."""
+
+    def metrics(self) -> Mapping[str, float]:
+        return {}
+
+    def state(self) -> State:
+        if self.ring.rows is None:
+            return State({}, {"pushed": 0})
+        rows = {f"rows/{k}": v for k, v in ops.flatten_names(self.ring.rows).items()}
+        return State({**rows, **self.last_named()}, {"pushed": self.ring.pushed})
+
+    def last_named(self) -> dict[str, Tensor]:
+        if self.last is None:
+            return {}
+        obs, past = self.last
+        tree = {"obs": obs, "start": past.start, "memory": past.memory}
+        return {f"last/{k}": v for k, v in ops.flatten_names(tree).items()}
+
+    def restore(self, state: State) -> None:
+        self.ring.pushed = int(state.scalars["pushed"])
+        rows, last = ({k: v.to(self.device) for k, v in under(state, p).tensors.items()} for p in ("rows", "last"))
+        if rows:
+            self.ring.hold(row_of(rows))
+        if last:
+            tree = tree_of(last)
+            self.last = tree["obs"], Past(tree["memory"], tree["start"])

@@ -1,0 +1,76 @@
+"""Last layers: action values, action distributions, state values."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from ganglion.core import Box, Composite, Discrete, MultiBinary, MultiDiscrete, Space
+from ganglion.nn.layers import Init, head
+
+
+class QHead(nn.Module):
+    """One value per action; dueling adds a state value to centred advantages (Wang et al. 2016)."""
+
+    def __init__(self, inputs: int, actions: int, dueling: bool) -> None:
+        super().__init__()
+        self.layer = nn.Linear(inputs, actions + dueling)
+        self.dueling = dueling
+
+    def forward(self, x: Tensor) -> Tensor:
+        q = self.layer(x)
+        if not self.dueling:
+            return q
+        advantage = q[..., :-1]
+        return q[..., -1:] + advantage - advantage.mean(-1, keepdim=True)
+
+
+def outputs(space: Space) -> int:
+    """How many numbers a network must say for one action: logits, or the mean of each component."""
+    match space:
+        case Box():
+            return space.size
+        case Discrete():
+            return space.n
+        case MultiDiscrete():
+            return sum(space.nvec)
+        case MultiBinary():
+            return space.n
+        case Composite():
+            return sum(outputs(part) for part in space.items.values())
+
+
+class PolicyHead(nn.Module):
+    """The raw parameters of `ops.dist` for any action space; deviations of Box actions are free parameters."""
+
+    def __init__(self, inputs: int, space: Space, init: Init, log_std: float = 0.0) -> None:
+        super().__init__()
+        self.layer = head(inputs, outputs(space), init, gain=0.01)
+        self.parts = list(space.items.values()) if isinstance(space, Composite) else [space]
+        boxes = sum(part.size for part in self.parts if isinstance(part, Box))
+        self.log_std = nn.Parameter(torch.full((boxes,), log_std)) if boxes else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.layer(x)
+        if self.log_std is None:
+            return y
+        raw, at, box = [], 0, 0
+        for part in self.parts:
+            n = outputs(part)
+            raw.append(y[..., at : at + n])
+            at += n
+            if isinstance(part, Box):
+                raw.append(self.log_std[box : box + n].expand(*y.shape[:-1], n))
+                box += n
+        return torch.cat(raw, -1)
+
+
+class ValueHead(nn.Module):
+    """One value per row."""
+
+    def __init__(self, inputs: int, init: Init) -> None:
+        super().__init__()
+        self.layer = head(inputs, 1, init, gain=1.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x).squeeze(-1)

@@ -1,0 +1,60 @@
+"""Layers: linear maps as ensembles, activations, initialisation."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+Activation = Literal["relu", "tanh", "elu", "silu"]
+Init = Literal["uniform", "orthogonal"]
+ACTIVATIONS = {"relu": torch.relu, "tanh": torch.tanh, "elu": nn.functional.elu, "silu": nn.functional.silu}
+
+
+class Linears(nn.Module):
+    """`count` independent linear maps as one batched product: [count, N, inputs] -> [count, N, outputs]."""
+
+    def __init__(self, count: int, inputs: int, outputs: int, init: Init = "uniform", gain: float = 1.0) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(count, inputs, outputs))
+        self.bias = nn.Parameter(torch.zeros(count, 1, outputs))
+        bound = inputs**-0.5
+        with torch.no_grad():
+            if init == "uniform":
+                self.weight.uniform_(-bound, bound)
+                self.bias.uniform_(-bound, bound)
+            else:
+                for member in self.weight:
+                    nn.init.orthogonal_(member, gain)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.baddbmm(self.bias, x, self.weight)
+
+
+class MLP(nn.Module):
+    """`count` independent multi-layer perceptrons side by side: [T, B, inputs] -> [count, T, B, out]."""
+
+    def __init__(self, count: int, inputs: int, hidden: tuple[int, ...], activation: Activation, init: Init) -> None:
+        super().__init__()
+        sizes = (inputs, *hidden)
+        self.layers = nn.ModuleList(
+            Linears(count, a, b, init, gain=2**0.5) for a, b in zip(sizes[:-1], sizes[1:], strict=True)
+        )
+        self.count, self.out, self.activation = count, sizes[-1], ACTIVATIONS[activation]
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = x.shape[:2]
+        y = x.reshape(1, -1, x.shape[-1]).expand(self.count, -1, -1)
+        for layer in self.layers:
+            y = self.activation(layer(y))
+        return y.unflatten(1, rows)
+
+
+def head(inputs: int, outputs: int, init: Init, gain: float) -> nn.Linear:
+    """A last layer; orthogonal ones start with a zero bias and the given gain."""
+    layer = nn.Linear(inputs, outputs)
+    if init == "orthogonal":
+        nn.init.orthogonal_(layer.weight, gain)
+        nn.init.zeros_(layer.bias)
+    return layer

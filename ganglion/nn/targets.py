@@ -1,0 +1,39 @@
+"""Lagged copies of a model."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+
+import torch
+from torch import Tensor
+
+from ganglion.core import Action, Memory, Model, Obs, Past
+
+
+class Lagged(Model):
+    """A copy of a model that follows it: at once (`copy`) or slowly (`follow`, Polyak). It has no gradient."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.net = deepcopy(model).requires_grad_(False)
+
+    def value(self, obs: Obs, past: Past, action: Action | None = None) -> tuple[Tensor, Memory]:
+        return self.net.value(obs, past, action)
+
+    def action(self, obs: Obs, past: Past) -> tuple[Tensor, Memory]:
+        return self.net.action(obs, past)
+
+    @torch.no_grad()
+    def copy(self, model: Model) -> None:
+        self.follow(model, 1.0)
+
+    @torch.no_grad()
+    def follow(self, model: Model, tau: float) -> None:
+        """Moves the parameters by `tau` towards the model's; statistics (buffers) are always copied."""
+        ours: list[Tensor] = list(self.net.parameters())
+        if tau == 1.0:
+            torch._foreach_copy_(ours, list(model.parameters()))
+        else:
+            torch._foreach_lerp_(ours, list(model.parameters()), tau)
+        for mine, new in zip(self.net.buffers(), model.buffers(), strict=True):
+            mine.copy_(new)

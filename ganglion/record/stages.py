@@ -1,0 +1,235 @@
+"""Stages: everything beside training, each a wrapper of the stream of log data.
+
+    stream = compose(trainer(), evaluated, stopped, recorded, saved)
+
+What a stage does follows from counters, and its state is saved with the run: a resumed stream continues as if it had
+never ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ganglion.config import Every
+from ganglion.core import Command, Episode, Evaluate, LogData, Progress, Save, State, Stop, Writer, join, under
+from ganglion.record.due import Due
+
+LogStream = Generator[LogData, Command | None, Stop]
+Now = Callable[[], Progress]
+
+
+class Stage:
+    """A wrapper of a stream that adds events of its own and passes commands on."""
+
+    def __call__(self, stream: LogStream) -> LogStream:
+        command: Command | None = None
+        try:
+            while True:
+                for own in self.before():
+                    command = (yield own) or command
+                try:
+                    log = stream.send(command)
+                except StopIteration as end:
+                    yield from self.after(end.value)
+                    return end.value
+                command = self.take((yield log) or self.seen(log))
+        finally:
+            stream.close()
+
+    def before(self) -> Iterator[LogData]:
+        """What is due by the counters, before the stream goes on."""
+        return iter(())
+
+    def seen(self, log: LogData) -> Command | None:
+        """Looks at what passes; a command it returns goes to the stream unless the caller sends one."""
+        return None
+
+    def take(self, command: Command | None) -> Command | None:
+        """Keeps the commands meant for this stage."""
+        return command
+
+    def after(self, stop: Stop) -> Iterator[LogData]:
+        """What is left to do when the stream has ended."""
+        return iter(())
+
+    def state(self) -> State:
+        return State()
+
+    def restore(self, state: State) -> None:
+        """A stage without state has nothing to restore."""
+
+
+def compose(stream: LogStream, *stages: Stage) -> LogStream:
+    """The stream through all stages, the first one innermost."""
+    for stage in stages:
+        stream = stage(stream)
+    return stream
+
+
+class Evaluated(Stage):
+    """Scores the agent at an interval and at the end; says whether it is the best so far, by strict improvement."""
+
+    def __init__(self, run: Callable[[], tuple[Sequence[Episode], Mapping[str, float]]], every: Every, now: Now) -> None:
+        self.run, self.due, self.now = run, Due(every), now
+        self.best: float | None = None
+        self.last = -1  # opt steps at the last evaluation
+        self.asked = False
+
+    def before(self) -> Iterator[LogData]:
+        if self.due.due(self.now()) or self.asked:
+            self.asked = False
+            yield self.evaluate()
+
+    def after(self, stop: Stop) -> Iterator[LogData]:
+        if stop.finished and self.due.every.unit != "never" and self.last != self.now().opt_steps:
+            yield self.evaluate()
+
+    def evaluate(self) -> LogData:
+        episodes, metrics = self.run()
+        mean = metrics["eval/return_mean"]
+        better = mean == mean and (self.best is None or mean > self.best)
+        if better:
+            self.best = mean
+        self.last = self.now().opt_steps
+        return LogData("evaluate", self.now(), {**metrics, "eval/best": float(better)}, tuple(episodes))
+
+    def take(self, command: Command | None) -> Command | None:
+        if not isinstance(command, Evaluate):
+            return command
+        self.asked = True
+        return None
+
+    def state(self) -> State:
+        return join({"due": self.due.state(), "own": State({}, {"best": self.best, "last": self.last})})
+
+    def restore(self, state: State) -> None:
+        self.due.restore(under(state, "due"))
+        own = under(state, "own").scalars
+        self.best, self.last = own["best"], int(own["last"])
+
+
+class Stopped(Stage):
+    """Ends the run when an evaluation reaches the target."""
+
+    def __init__(self, target: float | None) -> None:
+        self.target = target
+
+    def seen(self, log: LogData) -> Command | None:
+        if self.target is None or log.kind != "evaluate" or log.metrics["eval/return_mean"] < self.target:
+            return None
+        return Stop("target", finished=True)
+
+
+class Recorded(Stage):
+    """Averages what happened between two records and writes it; updates are never waited for in between."""
+
+    def __init__(self, writers: Sequence[Writer], every: Every, now: Now, extra: Callable[[], Mapping[str, float]]) -> None:
+        self.writers, self.due, self.now, self.extra = writers, Due(every), now, extra
+        self.waiting: dict[str, list[Tensor | float]] = {}  # not yet read from the device
+        self.sums: dict[str, list[float]] = {}  # name -> sum, count
+        self.since = Progress()
+
+    def seen(self, log: LogData) -> Command | None:
+        if log.kind == "evaluate":
+            self.write(log)
+            return None
+        for name, value in log.metrics.items():
+            self.waiting.setdefault(f"{log.kind}/{name}", []).append(value)
+        for episode in log.episodes:
+            numbers = {"return": episode.total, "length": float(episode.length), **episode.info}
+            for name, value in numbers.items():
+                self.waiting.setdefault(f"episode/{name}", []).append(value)
+        return None
+
+    def before(self) -> Iterator[LogData]:
+        if self.due.due(self.now()):
+            yield self.record()
+
+    def after(self, stop: Stop) -> Iterator[LogData]:
+        if stop.finished and self.now() != self.since:
+            yield self.record()
+
+    def record(self) -> LogData:
+        self.settle()
+        at, since = self.now(), self.since
+        seconds = max(at.seconds - since.seconds, 1e-9)
+        speed = {
+            "speed/env_steps_per_s": (at.env_steps - since.env_steps) / seconds,
+            "speed/opt_steps_per_s": (at.opt_steps - since.opt_steps) / seconds,
+        }
+        means = {name: total / count for name, (total, count) in self.sums.items()}
+        log = LogData("record", at, {**means, **self.extra(), **speed})
+        self.sums, self.since = {}, at
+        self.write(log)
+        return log
+
+    def settle(self) -> None:
+        """Reads waiting numbers from the device at once, and adds them up one by one: the order of the additions, and
+        so the last bit of a mean, does not depend on when this is called."""
+        for name, values in self.waiting.items():
+            tensors = [v for v in values if isinstance(v, Tensor)]
+            numbers: list[Any] = torch.stack(tensors).tolist() if tensors else values
+            total = self.sums.setdefault(name, [0.0, 0.0])
+            for number in numbers:
+                total[0] += number
+                total[1] += 1
+        self.waiting = {}
+
+    def write(self, log: LogData) -> None:
+        for writer in self.writers:
+            writer.write(log)
+
+    def state(self) -> State:
+        self.settle()
+        own = State({}, {"sums": self.sums, "since": list(self.since)})
+        return join({"due": self.due.state(), "own": own})
+
+    def restore(self, state: State) -> None:
+        self.due.restore(under(state, "due"))
+        own = under(state, "own").scalars
+        self.sums = {name: list(pair) for name, pair in own["sums"].items()}
+        self.since = Progress(*own["since"])
+
+
+class Saved(Stage):
+    """Saves at an interval, on command and at the end; keeps the best."""
+
+    def __init__(self, save: Callable[[], str], save_best: Callable[[], str], every: Every, now: Now) -> None:
+        self.save, self.save_best, self.due, self.now = save, save_best, Due(every), now
+        self.asked = False
+        self.last: Progress | None = None
+
+    def before(self) -> Iterator[LogData]:
+        if self.due.due(self.now()) or self.asked:
+            self.asked = False
+            yield self.log()
+
+    def seen(self, log: LogData) -> Command | None:
+        if log.kind == "evaluate" and log.metrics["eval/best"] and self.due.every.unit != "never":
+            self.save_best()
+        return None
+
+    def after(self, stop: Stop) -> Iterator[LogData]:
+        if self.due.every.unit != "never" and self.last != self.now():
+            yield self.log()
+
+    def log(self) -> LogData:
+        self.last = self.now()
+        return LogData("save", self.now(), {"path": self.save()})
+
+    def take(self, command: Command | None) -> Command | None:
+        if not isinstance(command, Save):
+            return command
+        self.asked = True
+        return None
+
+    def state(self) -> State:
+        return self.due.state()
+
+    def restore(self, state: State) -> None:
+        self.due.restore(state)
+        self.last = self.now()

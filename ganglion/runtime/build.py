@@ -1,0 +1,53 @@
+"""From a config to the parts it describes."""
+
+from __future__ import annotations
+
+import torch
+
+from ganglion.config import RunConfig
+from ganglion.core import Env, EnvSpec
+from ganglion.fast import wrapper
+from ganglion.runtime.agent import Agent
+from ganglion.runtime.evaluator import Evaluator
+from ganglion.runtime.explorer import Explorer
+from ganglion.runtime.learner import Learner
+from ganglion.runtime.streams import derive
+from ganglion.runtime.trainer import Trainer
+
+
+def pick_device(name: str) -> torch.device:
+    """`auto` is the GPU where there is one."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(name)
+
+
+def build_agent(cfg: RunConfig, spec: EnvSpec) -> Agent:
+    """The agent, its parameters drawn from a stream of their own."""
+    device = pick_device(cfg.run.device)
+    with torch.random.fork_rng(), torch.device(device):
+        torch.manual_seed(derive(cfg.run.seed, "model"))
+        algo = cfg.algo.build(spec)
+    return Agent(algo, device, wrapper(cfg.run.fast))
+
+
+def build_env(cfg: RunConfig, slots: int | None = None) -> Env:
+    env: Env = cfg.env.build(slots=slots, device=str(pick_device(cfg.run.device)))
+    return env
+
+
+def build_evaluator(cfg: RunConfig, agent: Agent, episodes: int, seed: int) -> Evaluator:
+    slots = cfg.eval.slots or min(episodes, 20)
+    return Evaluator(agent, lambda: build_env(cfg, slots), episodes, seed)
+
+
+def build(cfg: RunConfig) -> Trainer:
+    """A Trainer that has not begun."""
+    torch.set_num_threads(cfg.run.threads)
+    env = build_env(cfg)
+    agent = build_agent(cfg, env.spec)
+    recipe = cfg.algo.recipe()
+    learner = Learner(agent, recipe.buffer(env.spec, agent.device), recipe.limiter.build(), cfg.run.seed)
+    explorer = Explorer(agent, env, recipe.processor.build(), learner, cfg.run.seed)
+    seed = derive(cfg.run.seed, "eval") if cfg.eval.seed is None else cfg.eval.seed
+    return Trainer(explorer, learner, build_evaluator(cfg, agent, cfg.eval.episodes, seed), cfg.train.budget)

@@ -1,0 +1,53 @@
+"""The Explorer: walks the slots of a world with an Agent and hands on what happens."""
+
+from __future__ import annotations
+
+from ganglion import ops
+from ganglion.core import Env, LogData, Past, Processor, Progress, Sink, State, Step, join, under
+from ganglion.runtime.agent import Agent
+from ganglion.runtime.streams import Stream, derive
+
+
+class Explorer:
+    """Agent + Env + Processor -> Sink. The slots' memory and random stream are its own, never the Agent's."""
+
+    def __init__(self, agent: Agent, env: Env, processor: Processor, sink: Sink, seed: int) -> None:
+        self.agent, self.env, self.processor, self.sink, self.seed = agent, env, processor, sink, seed
+        self.stream = Stream(seed, "explore", agent.device)
+        self.now: tuple[Step, Past] | None = None  # what the slots see, and remember
+
+    def step(self, at: Progress) -> LogData:
+        """One action of every slot."""
+        if self.now is None:
+            self.now = self.env.reset(derive(self.seed, "env")), self.agent.start(self.env.spec.slots)
+        before, past = self.now
+        noise = self.stream.noise(self.agent.draws.explore, 1, self.env.spec.slots)
+        acted = self.agent.sample(before.obs, past, noise, at)
+        after = self.env.step(acted.action)
+        row = self.processor(before, past, acted, after)
+        ahead = Past(acted.memory, ~before.valid.to(self.agent.device)[None])  # an episode starts after a dead row
+        self.now = after, ahead
+        self.sink.push(row, (after.obs, ahead), at)
+        episodes = tuple(self.env.episodes())
+        steps = at.env_steps + int(before.valid.sum())
+        now = at._replace(env_steps=steps, episodes=at.episodes + len(episodes))
+        return LogData("collect", now, {}, episodes)
+
+    def state(self) -> State:
+        parts = {"stream": self.stream.state()}
+        if self.now is not None:
+            step, past = self.now
+            seen = ops.flatten_names({**step._asdict(), "memory": past.memory, "start": past.start})
+            parts |= {"now": State(seen), "env": self.env.state()}
+        return join(parts)
+
+    def restore(self, state: State) -> None:
+        self.stream.restore(under(state, "stream"))
+        seen = {"memory": {}, **ops.nest(under(state, "now").tensors)}
+        if "obs" not in seen:
+            return
+        memory, start = seen.pop("memory"), seen.pop("start")
+        device = self.agent.device
+        past = Past(tuple(memory[str(i)].to(device) for i in range(len(memory))), start.to(device))
+        self.now = Step(**seen), past
+        self.env.restore(under(state, "env"))

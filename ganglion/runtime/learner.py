@@ -1,0 +1,91 @@
+"""The Learner: keeps what Explorers hand on, and learns from it when steps allow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ganglion import ops
+from ganglion.core import Limiter, LogData, Obs, Past, Progress, Row, State, Update, join, under
+from ganglion.runtime.agent import Agent
+from ganglion.runtime.streams import Stream
+
+
+class Learner:
+    """Agent + Buffer + Limiter. A learning phase is one item, a table of its minibatches and a position in it."""
+
+    def __init__(self, agent: Agent, buffer: Any, limiter: Limiter, seed: int) -> None:
+        self.agent, self.buffer, self.limiter = agent, buffer, limiter
+        self.stream = Stream(seed, "learn", agent.device)
+        self.mini: Any = None  # the item being learned from, prepared; None between phases
+        self.table: Tensor | None = None  # [updates, rows each]
+        self.position = 0
+
+    def push(self, row: Row, ahead: tuple[Obs, Past], at: Progress) -> None:
+        self.buffer.push(row, ahead, at)
+        if not self.buffer.fresh:
+            self.agent.observe(ops.map_tree(lambda x: x.to(self.agent.device)[None], row))
+
+    def owes(self, at: Progress) -> bool:
+        """Whether it is the learner's turn."""
+        return self.mini is not None or self.limiter.owes(at, self.buffer.ready())
+
+    def step(self, at: Progress) -> LogData:
+        """One update."""
+        if self.mini is None:
+            self.begin(at)
+        mini = self.mini if self.table is None else ops.take(self.mini, self.table[self.position], dim=1)
+        first = ops.leaves(mini)[0]
+        noise = self.stream.noise(self.agent.draws.learn, *first.shape[:2])
+        update = self.agent.learn(mini, noise, at)
+        if update.priority.numel():
+            self.buffer.feedback(mini.index, update.priority)
+        self.position += 1
+        if self.over(update):
+            self.finish()
+        return LogData("learn", at._replace(opt_steps=at.opt_steps + 1), update.metrics)
+
+    def begin(self, at: Progress) -> None:
+        """Takes an item and plans its minibatches."""
+        uniform = self.stream.uniform(self.buffer.wants, dtype=torch.float64)
+        self.mini = self.agent.algo.prepare(self.buffer.take(uniform, at))
+        rows = ops.leaves(self.mini)[0].shape[1]
+        table = self.agent.algo.plan(rows, self.stream.noise(self.agent.draws.plan, rows))
+        self.table, self.position = (table if table.numel() else None), 0
+
+    def over(self, update: Update) -> bool:
+        """Whether the phase ends here: the table is used up, or a pass ended and the algorithm has had enough."""
+        if self.table is None or self.position == len(self.table):
+            return True
+        per_pass = ops.leaves(self.mini)[0].shape[1] // self.table.shape[1]
+        if self.position % per_pass:
+            return False
+        enough = self.agent.algo.enough(update)
+        return enough is not None and bool(enough)
+
+    def finish(self) -> None:
+        self.mini, self.table, self.position = None, None, 0
+        if self.buffer.fresh:
+            self.agent.observe(self.buffer.rows)
+            self.buffer.release()
+
+    def state(self) -> State:
+        parts = {"stream": self.stream.state(), "buffer": self.buffer.state()}
+        phase: dict[str, Tensor] = {}
+        if self.mini is not None and self.table is not None:
+            phase = {"table": self.table, **{f"mini/{k}": v for k, v in ops.flatten_names(self.mini).items()}}
+        parts["phase"] = State(phase, {"position": self.position})
+        return join(parts)
+
+    def restore(self, state: State) -> None:
+        self.stream.restore(under(state, "stream"))
+        self.buffer.restore(under(state, "buffer"))
+        phase = under(state, "phase")
+        self.position = int(phase.scalars["position"])
+        if "table" in phase.tensors:
+            device = self.agent.device
+            self.table = phase.tensors["table"].to(device)
+            shape = self.agent.algo.prepare(self.buffer.take(torch.empty(0), Progress()))  # for its structure alone
+            self.mini = ops.unflatten(shape, ops.to_device(under(phase, "mini").tensors, device))

@@ -1,0 +1,71 @@
+"""The Trainer: a generator of log data whose turn follows from counters."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from time import perf_counter
+
+from ganglion.config import Every
+from ganglion.core import Command, Episode, LogData, Progress, SetKnob, State, Stop, join, under
+from ganglion.runtime.evaluator import Evaluator
+from ganglion.runtime.explorer import Explorer
+from ganglion.runtime.learner import Learner
+
+
+class Trainer:
+    """Explorer and Learner in turn until the budget is spent. Stopping and calling again continues."""
+
+    def __init__(self, explorer: Explorer, learner: Learner, evaluator: Evaluator, budget: Every) -> None:
+        self.explorer, self.learner, self.evaluator, self.budget = explorer, learner, evaluator, budget
+        self.at = Progress()
+
+    def __call__(self) -> Generator[LogData, Command | None, Stop]:
+        """Each `next` is one step of every slot, or one update. `send` takes commands."""
+        while not self.finished():
+            command = yield self.run_train() if self.learner.owes(self.at) else self.run_collect()
+            if isinstance(command, Stop):
+                return command
+            if isinstance(command, SetKnob):
+                self.learner.agent.pin(command)
+        return Stop("budget", finished=True)
+
+    def finished(self) -> bool:
+        """Whether the budget is spent; updates that the last steps allow are still made."""
+        return self.at.fraction >= 1 and not (self.budget.unit == "steps" and self.learner.owes(self.at))
+
+    def run_collect(self) -> LogData:
+        """One action of every slot."""
+        began = perf_counter()
+        return self.tick(self.explorer.step(self.at), began)
+
+    def run_train(self) -> LogData:
+        """One update."""
+        began = perf_counter()
+        return self.tick(self.learner.step(self.at), began)
+
+    def run_evaluate(self) -> tuple[list[Episode], Mapping[str, float]]:
+        """The deterministic score of the agent as it is; training does not notice."""
+        return self.evaluator.run()
+
+    def tick(self, log: LogData, began: float) -> LogData:
+        at = log.at._replace(seconds=self.at.seconds + perf_counter() - began)
+        self.at = at._replace(fraction=spent(self.budget, at))
+        return log._replace(at=self.at)
+
+    def state(self) -> State:
+        counters = State({}, {"at": list(self.at)})
+        agent = self.learner.agent.state()
+        parts = {"agent": agent, "explorer": self.explorer.state(), "learner": self.learner.state()}
+        return join({"counters": counters, **parts})
+
+    def restore(self, state: State) -> None:
+        self.at = Progress(*under(state, "counters").scalars["at"])
+        self.at = self.at._replace(fraction=spent(self.budget, self.at))  # the budget may have been changed
+        self.learner.agent.restore(under(state, "agent"))
+        self.explorer.restore(under(state, "explorer"))
+        self.learner.restore(under(state, "learner"))
+
+
+def spent(budget: Every, at: Progress) -> float:
+    """The fraction of the budget that is gone."""
+    return min(budget.measure(at) / budget.count, 1.0)
