@@ -1,6 +1,6 @@
 """Configs: typed, frozen, composed by name; read from YAML and `path=value`, never running code."""
 
-from ganglion.config.load import cases, dump, load, resolve
+from ganglion.config.files import cases, dump, load, resolve
 from ganglion.config.model import (
     AlgoConfig,
     BufferConfig,

@@ -1,0 +1,7 @@
+"""`python -m ganglion`."""
+
+import sys
+
+from ganglion.cli import main
+
+sys.exit(main())

@@ -1,0 +1,73 @@
+"""The arguments that name a config: a preset or file, `path=value`, --algo, --env and --import."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ganglion.errors import UserError
+
+if TYPE_CHECKING:
+    from ganglion.config import RunConfig
+
+
+def config_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "words", nargs="*", default=[], metavar="PRESET|FILE path=value", help="what to start from, and settings"
+    )
+    parser.add_argument("--algo", metavar="NAME", help="the algorithm: short for algo=NAME")
+    parser.add_argument("--env", metavar="ID", help="the environment: a gymnasium id, or KIND:ID of another kind")
+    import_argument(parser)
+
+
+def import_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--import", dest="imports", metavar="MODULE", action="append", default=[], help="a module that registers names"
+    )
+
+
+def run_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", metavar="RUN", help="the folder of a run")
+
+
+def asked_cases(args: argparse.Namespace) -> list[RunConfig]:
+    """The configs that the arguments describe: one, or several of a sweep."""
+    from ganglion.config import cases
+
+    source, overrides = split(args.words)
+    named = [f"algo={args.algo}"] if args.algo else []
+    named += [environment(args.env)] if args.env else []
+    if source is None and not named and not overrides:
+        raise UserError("nothing to train. Try: ganglion train cartpole/dqn, or ganglion list zoo")
+    return cases(source, [*named, *overrides], args.imports)
+
+
+def split(words: list[str]) -> tuple[str | None, list[str]]:
+    """The source, where there is one, and the overrides."""
+    if words and ("=" not in words[0] or Path(words[0]).is_file()):
+        return words[0], words[1:]
+    return None, words
+
+
+def environment(name: str) -> str:
+    """`--env` as an override: CartPole-v1 is gymnasium's, torch:cartpole a kind and its id."""
+    from ganglion import registry
+
+    kind, colon, inner = name.partition(":")
+    if not colon and name in registry.names("env"):
+        return f"env={name}"
+    if colon and kind in registry.names("env"):
+        return f"env={{kind: {kind}, id: {json.dumps(inner)}}}"
+    return f"env={{kind: gym, id: {json.dumps(name)}}}"  # JSON's quotes are YAML's
+
+
+def existing(folder: str) -> Path:
+    """The folder of a run, checked."""
+    path = Path(folder)
+    if not (path / "config.yaml").is_file():
+        near = sorted(p.parent.name for p in path.parent.glob("*/config.yaml"))[-3:] if path.parent.is_dir() else []
+        hint = f" There are: {', '.join(str(path.parent / name) for name in near)}." if near else ""
+        raise UserError(f"{folder} is not the folder of a run: it has no config.yaml.{hint}")
+    return path

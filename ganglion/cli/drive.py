@@ -1,0 +1,77 @@
+"""Drives a run to its end, or to a signal: saves first, then says how to go on."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from ganglion.cli.text import complain, say
+from ganglion.core import Stop
+
+if TYPE_CHECKING:
+    from ganglion.runtime.run import Run
+
+
+class Asked:
+    """The first signal asks the run to stop and save; a second Ctrl-C ends it at once."""
+
+    def __init__(self) -> None:
+        self.signal: signal.Signals | None = None
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        if self.signal is not None and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.signal = signal.Signals(number)
+
+
+@contextmanager
+def listening() -> Iterator[Asked]:
+    """Ctrl-C and SIGTERM, noted instead of raised."""
+    asked = Asked()
+    before = {number: signal.signal(number, asked) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield asked
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)
+
+
+def drive(run: Run, imports: Sequence[str] = ()) -> int:
+    """Runs the stream; 0 when the run is finished, 130 or 143 when it was interrupted and saved, 1 on a full disk."""
+    flags = "".join(f" --import {module}" for module in imports)
+    resume = f"ganglion resume {run.folder}{flags}"
+    with listening() as asked:
+        try:
+            follow(run, asked)
+        except OSError as error:
+            complain(f"{error.strerror or error}. What was saved before is whole. Continue with: {resume}")
+            return 1
+        except KeyboardInterrupt:
+            complain(f"ended at once; what was saved before is whole. Continue with: {resume}")
+            return 130
+    if asked.signal is not None:
+        say(f"Interrupted and saved in {run.folder}", f"Continue with:  {resume}")
+        return 128 + asked.signal
+    say(
+        *(f"{name}: {value}" for name, value in run.summary().items()),
+        f"Run:    {run.folder}",
+        f"Score:  ganglion eval {run.folder} --episodes 100{flags}",
+        f"Watch:  ganglion play {run.folder}{flags}",
+        f'Longer: {resume} train.budget="..."',
+    )
+    return 0
+
+
+def follow(run: Run, asked: Asked) -> None:
+    """Takes events until the stream ends, passing on a signal as a command."""
+    stream = run.stream()
+    command: Stop | None = None
+    try:
+        while True:
+            stream.send(command)
+            command = Stop(f"interrupted by {asked.signal.name}") if asked.signal else None
+    except StopIteration:
+        return

@@ -1,0 +1,54 @@
+"""Scores a saved agent: deterministic, on seeds of its own.
+
+ganglion eval runs/cartpole-dqn-20260101-120000 --episodes 100 --json
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from ganglion.cli.asked import existing, import_argument, run_argument
+from ganglion.cli.text import say
+from ganglion.errors import UserError
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    run_argument(parser)
+    parser.add_argument("--episodes", type=int, default=100, metavar="N", help="how many (100)")
+    parser.add_argument("--seed", type=int, default=1_000_000, metavar="N", help="of the first episode (1000000)")
+    which_arguments(parser)
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of text")
+    import_argument(parser)
+
+
+def which_arguments(parser: argparse.ArgumentParser) -> None:
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--best", dest="which", action="store_const", const="best", default="best", help="(default)")
+    which.add_argument("--last", dest="which", action="store_const", const="last", help="the newest checkpoint")
+
+
+def run(args: argparse.Namespace) -> int:
+    folder = existing(args.folder)
+    if not 1 <= args.episodes <= 1_000_000:
+        raise UserError(f"--episodes should be between 1 and 1000000, got {args.episodes}.")
+    if not 0 <= args.seed < 2**31:
+        raise UserError(f"--seed should be between 0 and {2**31 - 1}, got {args.seed}.")
+    from ganglion.config.files import import_module
+    from ganglion.runtime.run import evaluate
+
+    for module in args.imports:
+        import_module(module)
+    result = evaluate(folder, args.episodes, args.seed, args.which)
+    if args.json:
+        import json
+
+        say(json.dumps(dict(result)))
+        return 0
+    say(*(f"{name:10} {shown(value)}" for name, value in result.items() if name != "returns"))
+    return 0
+
+
+def shown(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.2f}"
+    return " to ".join(f"{bound:.2f}" for bound in value) if isinstance(value, (tuple, list)) else str(value)

@@ -1,0 +1,54 @@
+"""Lists what can be named in a config.
+
+ganglion list              everything
+ganglion list algos        one family: algos, envs, nets, buffers, processors, writers, schedules, zoo
+ganglion list -v           also the module of each name and who brought it
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from ganglion import registry
+from ganglion.cli.asked import import_argument
+from ganglion.cli.text import say, table
+from ganglion.errors import UserError, nearest
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("what", nargs="?", metavar="FAMILY", help="one family alone")
+    parser.add_argument("-v", "--verbose", action="store_true", help="where each name comes from")
+    import_argument(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.imports:
+        from ganglion.config.files import import_module
+
+        for module in args.imports:
+            import_module(module)
+    families = {f"{family}s": family for family in registry.TABLE}
+    accepted = [*families, "zoo"]
+    if args.what is not None and args.what not in accepted:
+        close = nearest(args.what, accepted)
+        raise UserError(f"cannot list {args.what[:80]!r}. Accepted: {', '.join(accepted)}.{close}")
+    for title in accepted if args.what is None else [args.what]:
+        rows = presets(args.verbose) if title == "zoo" else members(families[title], args.verbose)
+        indent = "" if args.what else "  "
+        say(*([] if args.what else [f"{title}:"]), *(indent + line for line in table(rows)))
+    return 0
+
+
+def members(family: str, verbose: bool) -> list[tuple[str, ...]]:
+    """The names of a family, with their origin if asked."""
+    return [(name, *(registry.origin(family, name) if verbose else ())) for name in registry.names(family)]
+
+
+def presets(verbose: bool) -> list[tuple[str, ...]]:
+    """The zoo's names, each with the first comment of its file."""
+    rows: list[tuple[str, ...]] = []
+    for name, path in registry.presets().items():
+        first = path.read_text(encoding="utf-8").partition("\n")[0]
+        about = first.removeprefix("#").strip() if first.startswith("#") else ""
+        rows.append((name, about, str(path)) if verbose else (name, about))
+    return rows

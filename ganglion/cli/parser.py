@@ -1,0 +1,98 @@
+"""Reads the command line."""
+
+from __future__ import annotations
+
+import argparse
+from typing import NoReturn
+
+from ganglion import __version__
+from ganglion.cli import evaluate, listing, play, resume, show, train
+from ganglion.cli.text import say
+from ganglion.errors import UserError, nearest
+
+COMMANDS = {
+    "train": train,
+    "resume": resume,
+    "eval": evaluate,
+    "play": play,
+    "list": listing,
+    "show": show,
+}
+EXAMPLES = """\
+examples:
+  ganglion train cartpole/dqn                       a preset of the zoo
+  ganglion train cartpole/dqn algo.lr=3e-4 run.seed=1
+  ganglion train my.yaml env.slots=16               a file of your own, one setting changed
+  ganglion train --algo ppo --env CartPole-v1 train.budget="100k steps"
+  ganglion train my.yaml --import my_module         names registered by your own code
+  ganglion resume runs/cartpole-dqn-20260101-120000
+  ganglion eval runs/cartpole-dqn-20260101-120000 --episodes 100 --json
+  ganglion play runs/cartpole-dqn-20260101-120000 --out cartpole.gif
+  ganglion list zoo                                 also: algos, envs, nets, writers, ...
+  ganglion show cartpole/dqn                        every setting, resolved
+
+`ganglion COMMAND --help` says more.
+"""
+
+
+class Parser(argparse.ArgumentParser):
+    """Complains like everything else here: one message, exit code 2."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message}. Try: {self.prog} --help")
+
+    def flags(self) -> list[str]:
+        return sorted(self._option_string_actions)
+
+
+def build() -> tuple[Parser, dict[str, Parser]]:
+    shape = argparse.RawDescriptionHelpFormatter
+    parser = Parser(
+        prog="ganglion",
+        description="Deep reinforcement learning: train, stop, resume, evaluate, watch.",
+        epilog=EXAMPLES,
+        formatter_class=shape,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"ganglion {__version__}")
+    commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND", parser_class=Parser)
+    parsers = {}
+    for name, module in COMMANDS.items():
+        about, _, more = (module.__doc__ or "").partition("\n")
+        sub = commands.add_parser(
+            name,
+            help=about.rstrip("."),
+            description=about,
+            epilog=more.strip(),
+            formatter_class=shape,
+            allow_abbrev=False,
+        )
+        module.arguments(sub)
+        sub.set_defaults(run=module.run)
+        parsers[name] = sub
+    return parser, parsers
+
+
+def parse(argv: list[str]) -> argparse.Namespace | None:
+    """The command and its arguments; None when help or the version was all that was asked for."""
+    parser, parsers = build()
+    if not argv:
+        say(parser.format_help())
+        return None
+    if not argv[0].startswith("-") and argv[0] not in COMMANDS:
+        accepted = ", ".join(COMMANDS)
+        raise UserError(f"unknown command {argv[0][:80]!r}. Accepted: {accepted}.{nearest(argv[0], COMMANDS)}")
+    try:
+        args, rest = parser.parse_known_args(argv)
+    except SystemExit:  # --help, --version; errors raise UserError
+        return None
+    flags = [word for word in rest if word.startswith("-")]
+    if flags or args.command is None:
+        known = (parsers[args.command] if args.command else parser).flags()
+        word = flags[0].partition("=")[0]
+        raise UserError(f"unknown option {word[:80]!r}. Accepted: {', '.join(known)}.{nearest(word, known)}")
+    if rest and "words" not in args:
+        raise UserError(f"unexpected {rest[0][:80]!r}. Try: ganglion {args.command} --help")
+    if rest:
+        args.words = [*args.words, *rest]  # argparse ends a list of words at the first option
+    return args

@@ -1,0 +1,113 @@
+"""Shows a saved agent at play, as a file (.gif, .mp4) or in a window.
+
+ganglion play runs/cartpole-dqn-20260101-120000                       into the run's videos folder
+ganglion play runs/cartpole-dqn-20260101-120000 --out cartpole.mp4
+ganglion play runs/cartpole-dqn-20260101-120000 --window
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ganglion.cli.asked import existing, import_argument, run_argument
+from ganglion.cli.evaluate import which_arguments
+from ganglion.cli.text import say
+from ganglion.errors import UserError
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    run_argument(parser)
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--out", metavar="FILE", help="a .gif or .mp4 file")
+    where.add_argument("--window", action="store_true", help="a window instead of a file")
+    parser.add_argument("--episodes", type=int, default=1, metavar="N", help="how many (1)")
+    parser.add_argument("--frames", type=int, default=5_000, metavar="N", help="at most so many in all (5000)")
+    parser.add_argument("--fps", type=int, default=30, metavar="N", help="frames per second (30)")
+    parser.add_argument("--seed", type=int, default=1_000_000, metavar="N", help="of the first episode (1000000)")
+    which_arguments(parser)
+    import_argument(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    folder = existing(args.folder)
+    for name in ("episodes", "frames", "fps"):
+        if getattr(args, name) < 1:
+            raise UserError(f"--{name} should be 1 or more, got {getattr(args, name)}.")
+    out = Path(args.out) if args.out else folder / "videos" / f"{args.which}-{args.seed}.gif"
+    if not args.window and out.suffix not in (".gif", ".mp4"):
+        raise UserError(f"--out should end in .gif or .mp4, got {str(out)!r}.")
+    from ganglion.config.files import import_module
+    from ganglion.runtime.run import frames
+
+    for module in args.imports:
+        import_module(module)
+    shown = limited(frames(folder, args.episodes, args.seed, args.which), args.frames)
+    if args.window:
+        in_window(shown, args.fps, str(folder))
+        return 0
+    count = into_file(shown, out, args.fps)
+    say(f"{count} frames in {out}")
+    return 0
+
+
+def limited(shown: Iterator[Any], most: int) -> Iterator[Any]:
+    """Frames until the limit; a world that cannot be drawn is refused at once."""
+    for number, frame in enumerate(shown):
+        if frame is None:
+            raise UserError("this environment cannot be drawn: it gives no frames.")
+        if number >= most:
+            return
+        yield frame
+
+
+def into_file(shown: Iterator[Any], out: Path, fps: int) -> int:
+    """Writes frames as they come, and says how many."""
+    try:
+        from imageio.v2 import get_writer
+    except ModuleNotFoundError:
+        raise missing("imageio") from None
+    first = next(shown)  # whatever is wrong shows before a file is begun
+    out.parent.mkdir(parents=True, exist_ok=True)
+    options = {"duration": 1000 / fps, "loop": 0} if out.suffix == ".gif" else {"fps": fps, "macro_block_size": 1}
+    try:
+        opened: Any = get_writer(out, **options)
+        with opened as writer:
+            writer.append_data(first)
+            count = 1
+            for frame in shown:
+                writer.append_data(frame)
+                count += 1
+    except ImportError:
+        raise missing("imageio-ffmpeg") from None
+    return count
+
+
+def in_window(shown: Iterator[Any], fps: int, title: str) -> None:
+    """Shows frames until they end or the window is closed."""
+    try:
+        import pygame
+    except ModuleNotFoundError:
+        raise missing("pygame-ce") from None
+    pygame.init()
+    try:
+        clock, screen = pygame.time.Clock(), None
+        for frame in shown:
+            if screen is None:
+                screen = pygame.display.set_mode((frame.shape[1], frame.shape[0]))
+                pygame.display.set_caption(title)
+            screen.blit(pygame.surfarray.make_surface(frame.swapaxes(0, 1)), (0, 0))
+            pygame.display.flip()
+            if any(event.type == pygame.QUIT for event in pygame.event.get()):
+                return
+            clock.tick(fps)
+    except pygame.error as error:
+        raise UserError(f"no window can be opened here: {error}. Try --out FILE.gif") from None
+    finally:
+        pygame.quit()
+
+
+def missing(package: str) -> UserError:
+    return UserError(f"play needs the package {package!r}. Install it with: pip install 'ganglion[video]'")

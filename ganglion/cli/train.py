@@ -1,0 +1,35 @@
+"""Trains an agent.
+
+Settings come from a preset or a file, then path=value in order; the last one wins. Values are YAML: numbers (1e-3),
+words, [lists], {mappings: too}. A path may lead into anything shown by `ganglion show`:
+
+  ganglion train cartpole/dqn algo.net.hidden=[64,64] algo.replay.kind=prioritised
+  ganglion train cartpole/dqn sweep.run.seed=[0,1,2]       three runs, one after the other
+
+Ctrl-C saves first; `ganglion resume RUN` continues exactly where it stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from ganglion.cli.asked import asked_cases, config_arguments
+from ganglion.cli.text import say
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    config_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    configs = asked_cases(args)
+    from ganglion.cli.drive import drive
+    from ganglion.runtime.run import Run
+
+    for number, config in enumerate(configs, 1):
+        if len(configs) > 1:
+            say(f"Run {number} of {len(configs)}: {config.title}")
+        code = drive(Run.create(config), args.imports)
+        if code:
+            return code
+    return 0
