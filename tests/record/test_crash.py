@@ -90,9 +90,11 @@ class PowerLoss(Failing):
     def move(self, old, new) -> None:
         self.turn()
         if new.exists():
-            self.changes.append(("gone", new, self.bury(new)))
+            kept = self.bury(new)
+            self.changes = [change for change in self.changes if change[1] != old] + [("gone", new, kept)]
+        else:
+            self.changes = [*self.renamed(old, new), ("moved", new, old)]
         os.replace(old, new)
-        self.changes = [*self.renamed(old, new), ("moved", new, old)]
 
     def renamed(self, old: Path, new: Path) -> list[tuple[str, Path, Path]]:
         """The changes so far, as they are called once a folder has another name."""
@@ -122,6 +124,7 @@ class PowerLoss(Failing):
 # ------------------------------------------------------------ what is saved when the crash comes
 
 OLD, NEW = example(2, pushed=25), example(3, pushed=37)
+SAME_ROWS = example(4, pushed=25)
 BEST_OLD, BEST_NEW = OLD._replace(rings={}), NEW._replace(rings={})
 
 
@@ -150,6 +153,11 @@ def same_step(folder: Path) -> None:
     store.save(NEW, 200, {})
 
 
+def same_rows(folder: Path) -> None:
+    """By a process that did not load: it writes chunks that are already there and in use."""
+    Checkpoints(folder, keep=2).save(SAME_ROWS, 300, {})
+
+
 def best(folder: Path) -> None:
     Checkpoints(folder, keep=2).save_best(NEW, 300, {})
 
@@ -168,6 +176,7 @@ CASES: dict[str, Case] = {
     "first": (first, newest_state, [None, NEW]),
     "next": (next_one, newest_state, [OLD, NEW]),
     "same step": (same_step, newest_state, [OLD, NEW]),
+    "same rows": (same_rows, newest_state, [OLD, SAME_ROWS]),
     "best": (best, best_state, [BEST_OLD, BEST_NEW]),
 }
 
