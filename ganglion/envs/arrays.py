@@ -1,0 +1,120 @@
+"""Gymnasium spaces as flat lists of numpy arrays, one per leaf, [B, ...]; numpy only, so that workers need no torch.
+
+The order of leaves is the space's own: a Dict's keys, a Tuple's places. Inside Ganglion every Discrete counts from 0
+(`start` is taken off here and put back here), reals are float32, bytes stay bytes, and bits are int64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import DTypeLike, NDArray
+
+from ganglion.errors import UserError
+
+MASK = "action_mask"  # the one key with a meaning: which actions are legal
+
+Array = NDArray[Any]
+
+
+class Leaf(NamedTuple):
+    """One array of a space: where it hangs, what it looks like inside Ganglion, and the space it came from."""
+
+    path: tuple[str, ...]
+    shape: tuple[int, ...]
+    dtype: DTypeLike
+    start: Array | None  # what the outside counts from; None: 0
+    space: spaces.Space[Any]
+
+
+def leaves(space: spaces.Space[Any], path: tuple[str, ...] = ()) -> list[Leaf]:
+    """The leaves of a space, in order."""
+    match space:
+        case spaces.Dict():
+            return [leaf for key, part in space.spaces.items() for leaf in leaves(part, (*path, str(key)))]
+        case spaces.Tuple():
+            return [leaf for i, part in enumerate(space.spaces) for leaf in leaves(part, (*path, str(i)))]
+        case spaces.Discrete():
+            return [Leaf(path, (), np.int64, np.asarray(space.start, np.int64) if space.start else None, space)]
+        case spaces.MultiDiscrete() | spaces.MultiBinary() | spaces.Box():
+            return [_array_leaf(space, path)]
+    raise UserError(
+        f"env: the space {type(space).__name__} at {'/'.join(path) or 'the top'} is not supported; "
+        "accepted are Box, Discrete, MultiDiscrete, MultiBinary, Dict and Tuple"
+    )
+
+
+def _array_leaf(space: spaces.MultiDiscrete | spaces.MultiBinary | spaces.Box, path: tuple[str, ...]) -> Leaf:
+    if path == (MASK,):
+        return Leaf(path, (int(np.prod(space.shape)),), np.bool_, None, space)
+    if isinstance(space, spaces.Box):
+        return Leaf(path, space.shape, np.uint8 if space.dtype == np.uint8 else np.float32, None, space)
+    shifted = isinstance(space, spaces.MultiDiscrete) and space.start.any()
+    start = space.start.reshape(-1).astype(np.int64) if shifted else None
+    return Leaf(path, (int(np.prod(space.shape)),), np.int64, start, space)
+
+
+def flatten(space: spaces.Space[Any], value: Any) -> list[Any]:
+    """A value of the space as a list, in the order of its leaves."""
+    if isinstance(space, spaces.Dict):
+        return [x for key, part in space.spaces.items() for x in flatten(part, value[key])]
+    if isinstance(space, spaces.Tuple):
+        return [x for part, item in zip(space.spaces, value, strict=True) for x in flatten(part, item)]
+    return [value]
+
+
+Write = Callable[[int, Any], None]
+
+
+def batch(space: spaces.Space[Any], slots: int) -> tuple[list[Array], Write]:
+    """Zeroed arrays for a batch of values, and a function that writes one slot's value into them."""
+    parts = leaves(space)
+    arrays = [np.zeros((slots, *leaf.shape), leaf.dtype) for leaf in parts]
+    if len(arrays) == 1 and isinstance(space, spaces.Box):
+        whole = arrays[0]
+        return arrays, whole.__setitem__  # the common case, at the price of one assignment
+
+    def write(slot: int, value: Any) -> None:
+        for array, leaf, x in zip(arrays, parts, flatten(space, value), strict=True):
+            array[slot] = x if leaf.shape == () else np.reshape(x, leaf.shape)
+            if leaf.start is not None:
+                array[slot] -= leaf.start
+
+    return arrays, write
+
+
+# ------------------------------------------------------------ actions
+
+
+def outward(leaf: Leaf, array: Array) -> Array:
+    """A batch of one leaf's actions as the environment wants them: shifted, clipped to finite bounds, its own dtype."""
+    space = leaf.space
+    if isinstance(space, spaces.Box):
+        clipped = np.clip(array, space.low, space.high)
+        if np.issubdtype(space.dtype, np.integer):
+            clipped = np.rint(clipped)
+        return clipped.astype(space.dtype, copy=False).reshape(-1, *space.shape)
+    shifted = array if leaf.start is None else array + leaf.start
+    if leaf.shape == ():
+        return shifted  # int64 is what a Discrete takes
+    return shifted.astype(space.dtype, copy=False).reshape(-1, *(space.shape or ()))
+
+
+def actions(space: spaces.Space[Any], columns: list[Array]) -> list[Any]:
+    """One action per slot from outward columns."""
+    if isinstance(space, (spaces.Dict, spaces.Tuple)):
+        return _composite(space, iter([list(column) for column in columns]))
+    return list(columns[0])
+
+
+def _composite(space: spaces.Space[Any], columns: Any) -> list[Any]:
+    if isinstance(space, spaces.Dict):
+        named = {key: _composite(part, columns) for key, part in space.spaces.items()}
+        return [dict(zip(named, row, strict=True)) for row in zip(*named.values(), strict=True)]
+    if isinstance(space, spaces.Tuple):
+        return list(zip(*[_composite(part, columns) for part in space.spaces], strict=True))
+    column: list[Any] = next(columns)
+    return column

@@ -1,0 +1,154 @@
+"""Between gymnasium's spaces and Ganglion's: what a space is inside, and tensors for batches of its values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from ganglion.core import Action, Box, Composite, Discrete, MultiBinary, MultiDiscrete, Obs, Space, Step
+from ganglion.envs.arrays import MASK, Array, Leaf, actions, leaves, outward
+
+DTYPES = {"float32": torch.float32, "uint8": torch.uint8, "int64": torch.int64, "bool": torch.bool}
+
+
+def mask_space(n: int) -> Box:
+    """The space of an action mask over n actions."""
+    return Box((n,), torch.bool, (0.0,), (1.0,))
+
+
+def from_gym(space: spaces.Space[Any]) -> Space:
+    """A gymnasium space as Ganglion sees it."""
+    if isinstance(space, spaces.Dict):
+        return Composite({str(k): _named(str(k), part) for k, part in space.spaces.items()})
+    if isinstance(space, spaces.Tuple):
+        return Composite({str(i): from_gym(part) for i, part in enumerate(space.spaces)})
+    leaf = leaves(space)[0]  # refuses what is not supported
+    match space:
+        case spaces.Discrete():
+            return Discrete(int(space.n))
+        case spaces.MultiDiscrete():
+            return MultiDiscrete(tuple(int(n) for n in space.nvec.reshape(-1)))
+        case spaces.MultiBinary():
+            return MultiBinary(leaf.shape[0])
+        case spaces.Box():
+            return Box(leaf.shape, DTYPES[np.dtype(leaf.dtype).name], _bound(space.low), _bound(space.high))
+    raise AssertionError(space)
+
+
+def _named(key: str, part: spaces.Space[Any]) -> Space:
+    return mask_space(int(np.prod(part.shape))) if key == MASK else from_gym(part)
+
+
+def _bound(bound: Array) -> tuple[float, ...]:
+    """One number where all elements share it, else one per element."""
+    flat = bound.reshape(-1)
+    if flat.size and (flat == flat[0]).all():
+        return (float(flat[0]),)
+    return tuple(float(x) for x in flat)
+
+
+def to_gym(space: Space) -> spaces.Space[Any]:
+    """A Ganglion space as gymnasium spells it; `from_gym` of it is the same space again."""
+    match space:
+        case Box(shape, dtype, low, high):
+            name = next(name for name, kind in DTYPES.items() if kind == dtype)
+            low_array, high_array = (np.broadcast_to(np.reshape(x, _spread(x, shape)), shape) for x in (low, high))
+            if name == "bool":
+                return spaces.MultiBinary(shape[0])
+            return spaces.Box(low_array.astype(name), high_array.astype(name), shape, np.dtype(name).type)
+        case Discrete(n):
+            return spaces.Discrete(n)
+        case MultiDiscrete(nvec):
+            return spaces.MultiDiscrete(list(nvec))
+        case MultiBinary(n):
+            return spaces.MultiBinary(n)
+        case Composite(items):
+            return spaces.Dict({key: to_gym(part) for key, part in items.items()})
+
+
+def _spread(bound: tuple[float, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
+    return (1,) * len(shape) if len(bound) == 1 else shape
+
+
+# ------------------------------------------------------------ tensors
+
+
+def send(step: Step, device: torch.device) -> Step:
+    """A step made on the CPU, on its device."""
+    if device.type == "cpu":
+        return step
+    flat = [x.to(device) for x in step[1:]]
+    return Step(_send_tree(step.obs, device), *flat)
+
+
+def _send_tree(tree: Obs, device: torch.device) -> Obs:
+    if isinstance(tree, dict):
+        return {key: _send_tree(part, device) for key, part in tree.items()}
+    return tree.to(device)
+
+
+def grow(parts: Sequence[Leaf], tensors: Sequence[Tensor]) -> Obs:
+    """The tree whose leaves these tensors are: nested dicts, or the one tensor of a plain space."""
+    if len(parts) == 1 and not parts[0].path:
+        return tensors[0]
+    tree: dict[str, Any] = {}
+    for leaf, tensor in zip(parts, tensors, strict=True):
+        place = tree
+        for key in leaf.path[:-1]:
+            place = place.setdefault(key, {})
+        place[leaf.path[-1]] = tensor
+    return tree
+
+
+class Actions:
+    """Turns a tree of action tensors into what gymnasium environments take."""
+
+    def __init__(self, space: spaces.Space[Any]) -> None:
+        self.space = space
+        self.leaves = leaves(space)
+        self._plain = isinstance(space, spaces.Discrete) and space.start == 0  # nothing to convert
+
+    def columns(self, action: Action) -> list[Array]:
+        """The action's leaves, [B, ...] each, in memory of their own: what a log keeps."""
+        if self._plain:
+            return [_copy(action)]
+        return [_copy(_pick(action, leaf.path)) for leaf in self.leaves]
+
+    def outward(self, columns: Sequence[Array]) -> list[Array]:
+        """Columns as the environment's own batch: shifted, clipped, its dtype."""
+        return [outward(leaf, column) for leaf, column in zip(self.leaves, columns, strict=True)]
+
+    def each(self, columns: Sequence[Array]) -> list[Any]:
+        """One action per slot."""
+        if self._plain:
+            return list(columns[0])
+        return actions(self.space, self.outward(columns))
+
+    def batched(self, columns: Sequence[Array]) -> Any:
+        """One action for all slots, as a vector environment takes it."""
+        return _regrow(self.space, iter(self.outward(columns)))
+
+
+def _copy(tensor: Tensor) -> Array:
+    host = tensor.detach() if tensor.requires_grad else tensor
+    return host.cpu().numpy().copy()
+
+
+def _pick(action: Action, path: Sequence[str]) -> Tensor:
+    for key in path:
+        action = action[key]
+    tensor: Tensor = action
+    return tensor
+
+
+def _regrow(space: spaces.Space[Any], columns: Any) -> Any:
+    if isinstance(space, spaces.Dict):
+        return {key: _regrow(part, columns) for key, part in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(_regrow(part, columns) for part in space.spaces)
+    return next(columns)
