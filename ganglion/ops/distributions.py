@@ -5,7 +5,7 @@ A row needs `draws` random numbers. log_prob, entropy and kl sum over an action'
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import log, pi
 from typing import Any, NamedTuple
 
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid, softplus
 
-from ganglion.core import Box, Composite, Discrete, Draw, MultiBinary, MultiDiscrete, Noise, Space
+from ganglion.core import Box, Discrete, Draw, MultiBinary, MultiDiscrete, Noise, Space
 from ganglion.ops.rows import best, blocked, pick
 
 
@@ -33,12 +33,25 @@ def uniform_legal(legal: Tensor, uniform: Tensor) -> Tensor:
     return (order <= rank.unsqueeze(-1)).sum(-1).clamp(max=legal.shape[-1] - 1)
 
 
+class _Constant:
+    """A property of the class as well as of its instances."""
+
+    def __init__(self, fn: Callable[[], Draw]) -> None:
+        self.fn = fn
+
+    def __get__(self, instance: object, owner: type) -> Draw:
+        return self.fn()
+
+
 class Categorical(NamedTuple):
     """One of A choices; `mask` holds the legal ones."""
 
     logits: Tensor  # [..., A]
     mask: Tensor | None = None  # [..., A] bool
-    draws = Draw(uniform=1)
+
+    @_Constant
+    def draws() -> Draw:
+        return Draw(uniform=1)
 
     def log_probs(self) -> Tensor:
         """Normalised, every choice: [..., A]."""
@@ -181,7 +194,7 @@ HERMITE = _hermite(16)
 
 
 class TanhNormal(NamedTuple):
-    """Normals squashed by tanh and stretched onto [low, high]; the density is that of the action as the world sees it."""
+    """Normals squashed by tanh and stretched onto [low, high]; the density is that of the stretched action."""
 
     mean: Tensor  # [..., *shape], before tanh
     log_std: Tensor
@@ -238,7 +251,10 @@ class Greedy(NamedTuple):
 
     q: Tensor  # [..., A]
     mask: Tensor | None = None
-    draws = Draw(uniform=2)  # a coin and a random legal action per slot
+
+    @_Constant
+    def draws() -> Draw:
+        return Draw(uniform=2)  # a coin and a random legal action per slot
 
     def mode(self) -> Tensor:
         return best(self.q, self.mask)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ganglion.ops.rows import alike, pick, within
+
 
 def huber(error: Tensor, delta: float = 1.0) -> Tensor:
     """e^2 / 2 within delta, delta (|e| - delta / 2) beyond."""
@@ -28,7 +30,7 @@ def clipped_surrogate(log_ratio: Tensor, advantage: Tensor, clip: float | Tensor
     Schulman et al. 2017 (PPO); Ye et al. 2020 (dual clip, for negative advantages only).
     """
     ratio = log_ratio.exp()
-    near = torch.clamp(ratio, 1 - clip, 1 + clip)
+    near = within(ratio, 1 - clip, 1 + clip)
     loss = -torch.minimum(ratio * advantage, near * advantage)
     if dual is None:
         return loss
@@ -39,7 +41,7 @@ def value_loss(value: Tensor, old: Tensor, goal: Tensor, clip: float | Tensor | 
     """(V - G)^2 / 2; with `clip`, the larger of that and the loss of a value moved no further than clip from `old`."""
     loss = (value - goal).square()
     if clip is not None:
-        near = old + torch.clamp(value - old, -clip, clip)
+        near = old + within(value - old, -clip, clip)
         loss = torch.maximum(loss, (near - goal).square())
     return 0.5 * loss
 
@@ -57,3 +59,97 @@ def kl_k2(log_ratio: Tensor) -> Tensor:
 def kl_k3(log_ratio: Tensor) -> Tensor:
     """rho - 1 - log rho: unbiased and never negative."""
     return torch.expm1(log_ratio) - log_ratio
+
+
+def policy_gradient(log_prob: Tensor, advantage: Tensor) -> Tensor:
+    """-A log pi(a), A fixed: REINFORCE, A2C (Mnih et al. 2016), IMPALA, COMA."""
+    alike("policy_gradient", log_prob, advantage)
+    return -advantage.detach() * log_prob
+
+
+def upgo_loss(log_prob: Tensor, log_ratio: Tensor, goal: Tensor, value: Tensor) -> Tensor:
+    """-min(1, rho) (G - V) log pi(a), with G from `upgo_returns`. Vinyals et al. 2019."""
+    return policy_gradient(log_prob, log_ratio.exp().clamp(max=1.0) * (goal - value))
+
+
+def ppg_joint(kl: Tensor, aux: Tensor, value: Tensor, goal: Tensor, beta: float = 1.0) -> Tensor:
+    """(V_aux - G)^2 / 2 + beta KL(old || new) + (V - G)^2 / 2: the auxiliary phase of PPG (Cobbe et al. 2021).
+
+    `kl` is old.kl(new) of two distributions, old detached; `aux` is the value head on the policy's trunk.
+    """
+    alike("ppg_joint", kl, aux, value, goal)
+    return 0.5 * (aux - goal).square() + beta * kl + 0.5 * (value - goal).square()
+
+
+def counterfactual(q: Tensor, action: Tensor, probs: Tensor) -> Tensor:
+    """q[a] - sum_a' pi(a') q[a'], fixed: COMA's advantage of one agent's action, the others' held. Foerster et al. 2018.
+
+    The critic's own goal is `lambda_returns` on the target network's q of the next actions taken.
+    """
+    return (pick(q, action) - (probs * q).sum(-1)).detach()
+
+
+# ------------------------------------------------------------ ACER (Wang et al. 2017)
+
+
+def acer_policy(log_probs: Tensor, behaviour: Tensor, q: Tensor, goal: Tensor, action: Tensor, clip: float) -> Tensor:
+    """Truncated importance sampling with bias correction; all log-probabilities and q are [T, B, A], goal [T, B].
+
+    -min(c, rho_a) (R - V) log pi(a) - sum_b max(0, 1 - c / rho_b) pi(b) (q_b - V) log pi(b),  V = sum_b pi(b) q_b
+    with R from `retrace`, c = `clip`, and rho = pi / mu, all fixed but log pi.
+    """
+    probs, ratio = log_probs.detach().exp(), (log_probs.detach() - behaviour).exp()
+    value = (probs * q).sum(-1)
+    main = pick(ratio, action).clamp(max=clip) * (goal - value)
+    rest = (1 - clip / ratio.clamp(min=1e-12)).clamp(min=0) * probs * (q - value.unsqueeze(-1))
+    return -main.detach() * pick(log_probs, action) - (rest.detach() * log_probs).sum(-1)
+
+
+def trust_region(gradient: Tensor, kl_gradient: Tensor, limit: float) -> Tensor:
+    """g - max(0, (k . g - limit) / |k|^2) k over the last axis: ACER's step that raises KL by no more than `limit`."""
+    size = kl_gradient.square().sum(-1, keepdim=True)
+    excess = (kl_gradient * gradient).sum(-1, keepdim=True) - limit
+    return gradient - (excess / size.clamp(min=1e-12)).clamp(min=0) * kl_gradient
+
+
+# ------------------------------------------------------------ supervised
+
+
+def label_smoothed(logits: Tensor, label: Tensor, ratio: float) -> Tensor:
+    """Cross entropy against 1 - ratio on the label and ratio / (n - 1) on each other class. Szegedy et al. 2016."""
+    log_probs = logits.log_softmax(-1)
+    share = ratio / (logits.shape[-1] - 1)
+    return -(1 - ratio - share) * pick(log_probs, label) - share * log_probs.sum(-1)
+
+
+def soft_focal(logits: Tensor, label: Tensor, gamma: float = 2.0) -> Tensor:
+    """-(1 - p)^gamma log p of the label: easy rows count less. Lin et al. 2017."""
+    log_prob = pick(logits.log_softmax(-1), label)
+    return -((1 - log_prob.exp()).clamp(min=torch.finfo(logits.dtype).tiny) ** gamma) * log_prob
+
+
+def info_nce(x: Tensor, y: Tensor, temperature: float = 1.0) -> Tensor:
+    """Cross entropy of finding y_i among all y from x_i: [n, d], [n, d] -> [n]. van den Oord et al. 2018."""
+    alike("info_nce", x, y)
+    return -torch.diagonal((x @ y.transpose(-1, -2) / temperature).log_softmax(-1), dim1=-2, dim2=-1)
+
+
+def multi_logits(logits: Tensor, labels: Tensor) -> Tensor:
+    """Cross entropy of m predictions against m labels in no order, by the cheapest matching: [..., m, n], [..., m] -> [...].
+
+    Exact, by dynamic programming over the 2^m sets of labels already matched (m <= 12): batched, without leaving the
+    device, and the gradient reaches the matched pairs alone.
+    """
+    m = labels.shape[-1]
+    if m > 12:
+        raise ValueError(f"multi_logits: at most 12 labels, got {m}")
+    index = labels.unsqueeze(-2).expand(*labels.shape[:-1], m, m)
+    cost = -logits.log_softmax(-1).gather(-1, index)  # [..., prediction, label]
+    sets = torch.arange(2**m, device=labels.device).unsqueeze(-1)  # [2^m, 1]
+    bits = 2 ** torch.arange(m, device=labels.device)
+    holds = (sets & bits) > 0  # [2^m, m]
+    least = torch.where(sets.squeeze(-1) > 0, torch.inf, 0.0).to(cost.dtype).expand(*cost.shape[:-2], 2**m)
+    for i in range(m):
+        before = least[..., sets ^ bits] + cost[..., i, :].unsqueeze(-2)
+        least = torch.where(holds, before, torch.inf).min(-1).values
+    return least[..., -1]

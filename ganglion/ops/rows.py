@@ -11,6 +11,18 @@ from torch import Tensor
 from ganglion.core import Draw, Noise
 
 
+def alike(name: str, *tensors: Tensor) -> None:
+    """Refuses tensors of unequal shape: broadcasting [B, 1] over [B] would silently make [B, B]."""
+    shapes = [tuple(x.shape) for x in tensors]
+    if any(shape != shapes[0] for shape in shapes):
+        raise ValueError(f"{name}: all tensors need one shape, got {shapes}")
+
+
+def within(x: Tensor, low: Any, high: Any) -> Tensor:
+    """x moved into [low, high]; both numbers, or both tensors that broadcast to x."""
+    return torch.clamp(x, low, high)
+
+
 def mask(obs: Any) -> Any:
     """The legal actions of an observation, or None where it does not say. Structural, so compilers trace it."""
     if isinstance(obs, Mapping) and "action_mask" in obs:
@@ -44,12 +56,14 @@ def at(value: Tensor, ahead: Tensor) -> Tensor:
 
 def weighted_mean(x: Tensor, weight: Tensor) -> Tensor:
     """sum(w x) / count(w > 0): rows of weight 0 take no part, not even in the divisor."""
+    alike("weighted_mean", x, weight)
     live = weight > 0
     return torch.where(live, weight * x, 0.0).sum() / live.sum().clamp(min=1)
 
 
 def masked_mean(x: Tensor, valid: Tensor) -> Tensor:
     """The mean over rows where `valid`; 0 where none is."""
+    alike("masked_mean", x, valid)
     return torch.where(valid, x, 0.0).sum() / valid.sum().clamp(min=1)
 
 

@@ -24,7 +24,7 @@ def _children(tree: tuple[Any, ...]) -> list[tuple[str, Any]]:
 
 
 def map_tree(fn: Fn, *trees: Tree) -> Tree:
-    """The tree of `fn(leaf, leaf, ...)` over trees of one shape. Mappings come back as dicts, in the first one's order."""
+    """The tree of `fn(leaf, leaf, ...)` over trees of one shape. Mappings come back as dicts."""
     first = trees[0]
     if isinstance(first, Mapping):
         return {k: map_tree(fn, *[t[k] for t in trees]) for k in first}
@@ -137,7 +137,7 @@ def same_shape(*trees: Tree) -> bool:
 
 
 def flatten_names(tree: Tree, prefix: str = "") -> dict[str, Any]:
-    """Leaves by path: "a/b" for mappings, field names for NamedTuples, positions for tuples. A bare leaf is `prefix`."""
+    """Leaves by path: "a/b" for mappings, field names for NamedTuples, positions for tuples."""
     if tree is None:
         return {}
     if isinstance(tree, Mapping):
