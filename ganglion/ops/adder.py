@@ -36,21 +36,24 @@ class Adder:
 
     @staticmethod
     def get_gae(data: Transitions, last_value: Tensor, gamma: float, lam: float) -> list[dict[str, Any]]:
-        """The transitions with `adv`. `last_value` follows the last one; a `next_value` in a transition stands for the
-        value after it where the episode was truncated there."""
+        """The transitions with `adv`; `last_value` is the value after the last one.
+
+        Where an earlier one was truncated, the next in the list belongs to another episode: it must hold `next_value`.
+        """
         value, reward = _column(data, "value"), _column(data, "reward")
-        after = torch.cat([value[1:], last_value.reshape(1, 1)])
-        given = [t.get("next_value") for t in data]
-        after = torch.stack(
-            [a if g is None else torch.as_tensor(g).reshape(1) for a, g in zip(after, given, strict=True)]
-        )
-        advantage = gae(reward, value, after, *_ends(data, gamma), lam)
+        after = [*value[1:], last_value.reshape(1)]
+        for i, t in enumerate(data):
+            if "next_value" in t:
+                after[i] = torch.as_tensor(t["next_value"]).reshape(1)
+            elif bool(t["truncated"]) and i < len(data) - 1:
+                raise ValueError(f"get_gae: transition {i} was truncated before the last one and needs `next_value`")
+        advantage = gae(reward, value, torch.stack(after), *_ends(data, gamma), lam)
         return [{**t, "adv": a} for t, a in zip(data, advantage[:, 0], strict=True)]
 
     @staticmethod
     def get_gae_with_default_last_value(data: Transitions, gamma: float, lam: float) -> list[dict[str, Any]]:
-        """`get_gae` of a list that lacks the value after its end: 0 where it terminated, else its last row is that value
-        and is left out."""
+        """`get_gae` of a list without the value after its end: 0 where that terminated, else the last row only serves
+        as that value and is left out."""
         if bool(data[-1]["terminated"]):
             return Adder.get_gae(data, torch.zeros_like(_column(data, "value")[-1]), gamma, lam)
         return Adder.get_gae(data[:-1], _column(data, "value")[-1], gamma, lam)
@@ -102,7 +105,7 @@ class Adder:
 
     @staticmethod
     def get_traj(cache: Transitions, traj_len: int, return_num: int = 0) -> tuple[list[Any], list[Any]]:
-        """The first `traj_len` transitions, and what stays in the cache: all after them, and the last `return_num` of them."""
+        """The first `traj_len` transitions, and what stays in the cache: their last `return_num`, and all after."""
         if len(cache) < traj_len:
             return [], list(cache)
         return list(cache[:traj_len]), list(cache[traj_len - return_num :])

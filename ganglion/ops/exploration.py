@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import exp, log, sqrt
+from math import log, sqrt
 from typing import Any
 
 import torch
@@ -53,7 +53,8 @@ def coloured(normal: Tensor, beta: float = 1.0) -> Tensor:
         twice[-1] = 1.0
     scale = scale * torch.sqrt(rows / (twice * scale.square()).sum())
     spectrum = torch.fft.rfft(normal, dim=0) * scale.reshape(-1, *[1] * (normal.dim() - 1))
-    return torch.fft.irfft(spectrum, n=rows, dim=0)
+    pink: Tensor = torch.fft.irfft(spectrum, n=rows, dim=0)
+    return pink
 
 
 def pink_step(state: Tensor, normal: Tensor) -> tuple[Tensor, Tensor]:
@@ -91,8 +92,3 @@ def factorised(into: Tensor, out: Tensor) -> Tensor:
         return x.sign() * x.abs().sqrt()
 
     return root(out).unsqueeze(-1) * root(into).unsqueeze(-2)
-
-
-def decay(start: float, end: float, steps: float, at: float) -> float:
-    """end + (start - end) exp(-at / steps): nerveX's exponential epsilon."""
-    return end + (start - end) * exp(-at / steps)

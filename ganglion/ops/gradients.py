@@ -6,7 +6,7 @@ The momentum rules measure against the root of a running mean of squares, so the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -74,22 +74,8 @@ def ignore_momentum_norm(grads: Grads, second: Grads, limit: float) -> list[Tens
     return ignore_norm(grads, limit * grad_norm([v.sqrt() for v in second]))
 
 
-PLAIN_RULES: dict[str, Callable[[Grads, float], list[Tensor]]] = {
-    "clip_value": clip_value,
-    "clip_norm": clip_norm,
-    "ignore_value": ignore_value,
-    "ignore_norm": ignore_norm,
-}
-MOMENTUM_RULES: dict[str, Callable[[Grads, Grads, float], list[Tensor]]] = {
-    "clip_momentum": clip_momentum,
-    "clip_momentum_norm": clip_momentum_norm,
-    "ignore_momentum": ignore_momentum,
-    "ignore_momentum_norm": ignore_momentum_norm,
-}
-
-
 def pcgrad(grads: Tensor, uniform: Tensor) -> Tensor:
-    """Gradients of k tasks, each freed of its conflict with the others: [k, n], [k, k] random -> [k, n]. Yu et al. 2020.
+    """Gradients of k tasks without their conflicts: [k, n], uniform [k, k] -> [k, n]. Yu et al. 2020.
 
     For each i, over the other tasks j in random order: where g_i . g_j < 0, g_i -= (g_i . g_j / |g_j|^2) g_j, with g_j
     the original. Their sum over k is the update.

@@ -82,7 +82,7 @@ def ppg_joint(kl: Tensor, aux: Tensor, value: Tensor, goal: Tensor, beta: float 
 
 
 def counterfactual(q: Tensor, action: Tensor, probs: Tensor) -> Tensor:
-    """q[a] - sum_a' pi(a') q[a'], fixed: COMA's advantage of one agent's action, the others' held. Foerster et al. 2018.
+    """q[a] - sum_a' pi(a') q[a'], fixed: COMA's advantage of one agent's action (Foerster et al. 2018).
 
     The critic's own goal is `lambda_returns` on the target network's q of the next actions taken.
     """
@@ -135,7 +135,7 @@ def info_nce(x: Tensor, y: Tensor, temperature: float = 1.0) -> Tensor:
 
 
 def multi_logits(logits: Tensor, labels: Tensor) -> Tensor:
-    """Cross entropy of m predictions against m labels in no order, by the cheapest matching: [..., m, n], [..., m] -> [...].
+    """Cross entropy of m predictions with m labels in any order, matched most cheaply: [..., m, n], [..., m] -> [...].
 
     Exact, by dynamic programming over the 2^m sets of labels already matched (m <= 12): batched, without leaving the
     device, and the gradient reaches the matched pairs alone.
