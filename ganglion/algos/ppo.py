@@ -1,0 +1,149 @@
+"""Proximal policy optimisation (Schulman et al. 2017) with generalised advantages (Schulman et al. 2016).
+
+All tensors are [T, B, ...]. Minibatches are drawn along the second axis: single rows folded to [1, T * B] for a
+feed-forward model, whole slots [T, B] for a recurrent one; `learn` cannot tell the difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from ganglion import buffers, nn, ops
+from ganglion.config import AlgoConfig, Schedule, constant, linear, register
+from ganglion.core import (
+    Action, Algorithm, Draws, EnvSpec, Knobs, Memory, Noise, Obs, Past, Prediction, Progress, Recipe, Rollout, Row,
+    Stateful, Update,
+)  # fmt: skip
+from ganglion.errors import UserError
+
+
+@register("algo", "ppo")
+class PPOConfig(AlgoConfig):
+    """Proximal policy optimisation."""
+
+    lr: Schedule = linear(2.5e-4, 0.0)
+    gamma: float = Field(0.99, ge=0, le=1)
+    lam: float = Field(0.95, ge=0, le=1)
+    horizon: int = Field(128, ge=1)  # rows per slot and rollout
+    epochs: int = Field(4, ge=1)
+    minibatches: int = Field(4, ge=1)
+    clip: Schedule = constant(0.2)
+    clip_value: float | None = Field(None, gt=0)
+    entropy: Schedule = constant(0.01)
+    value_weight: float = Field(0.5, ge=0)
+    normalise_advantage: bool = True
+    normalise_reward: bool = False  # by the deviation of the discounted return
+    log_std: float = 0.0  # of continuous actions, at the start
+    max_norm: float = Field(0.5, gt=0)
+    max_kl: float | None = Field(None, gt=0)  # ends a learning phase early; costs one sync per epoch
+    net: nn.MLPConfig = nn.MLPConfig(hidden=(64, 64), activation="tanh", init="orthogonal")
+    processor: buffers.RowsConfig = buffers.RowsConfig()
+
+    def build(self, spec: EnvSpec) -> PPO:
+        return PPO(self, spec)
+
+    def recipe(self) -> Recipe:
+        """What to plug around the algorithm: read here, built by runtime.build."""
+        return Recipe(self.processor, buffers.rollout(self.horizon, self.gamma), buffers.WhenReady())
+
+
+class ActorCritic(nn.Encoded):
+    """obs -> raw action parameters and a value; actor and critic run as one batched product."""
+
+    def __init__(self, cfg: PPOConfig, spec: EnvSpec) -> None:
+        super().__init__(cfg.net, spec.obs)
+        self.bodies = cfg.net.body(self.encoder.out, count=2)
+        self.policy = nn.PolicyHead(self.bodies.out, spec.action, cfg.net.init, cfg.log_std)
+        self.critic = nn.ValueHead(self.bodies.out, cfg.net.init)
+
+    def action_and_value(self, obs: Obs, past: Past) -> tuple[Tensor, Tensor, Memory]:
+        features, memory = self.encoder(obs, past)
+        actor, critic = self.bodies(features)
+        return self.policy(actor), self.critic(critic), memory
+
+
+class Minibatch(NamedTuple):
+    """Rows with what was believed of them when they were collected."""
+
+    obs: Obs
+    past: Past
+    action: Action
+    logp: Tensor
+    value: Tensor
+    advantage: Tensor
+    goal: Tensor
+    valid: Tensor
+
+
+class PPO(Algorithm[Rollout, Minibatch]):
+    """An actor and a critic that learn from what they just did, several times over, in small steps."""
+
+    def __init__(self, cfg: PPOConfig, spec: EnvSpec) -> None:
+        self.cfg, self.spec = cfg, spec
+        rows = spec.slots if cfg.net.recurrent else spec.slots * cfg.horizon
+        if rows < cfg.minibatches:
+            what = "env.slots (a memory learns from whole slots)" if cfg.net.recurrent else "env.slots * algo.horizon"
+            raise UserError(f"algo.minibatches: {cfg.minibatches} is more than {what} = {rows}; lower it to {rows} or less.")
+        self.model = ActorCritic(cfg, spec)
+        self.optim = nn.Adam(self.model, lr=cfg.lr(0.0), max_norm=cfg.max_norm, eps=1e-5)
+        self.scale = nn.RewardScale(spec.slots, cfg.gamma) if cfg.normalise_reward else None
+
+    # ------------------------------------------------------------ acting
+
+    def knobs(self, at: Progress) -> Mapping[str, float]:
+        cfg, now = self.cfg, at.fraction
+        return {"lr": cfg.lr(now), "entropy": cfg.entropy(now), "clip": cfg.clip(now)}
+
+    def draws(self) -> Draws:
+        return Draws(explore=ops.dist_draws(self.spec.action), plan=ops.shuffle_draws(self.cfg.epochs))
+
+    def predict(self, obs: Obs, past: Past) -> Prediction:
+        raw, value, memory = self.model.action_and_value(obs, past)
+        return Prediction(ops.dist(raw, self.spec.action, ops.mask(obs)), value, memory)
+
+    # explore() and exploit() are the defaults: sample the distribution, take its mode; logp and value go into extras
+
+    # ------------------------------------------------------------ learning
+
+    @torch.no_grad()
+    def prepare(self, r: Rollout) -> Minibatch:
+        value = r.extras["value"]
+        after = torch.cat([value[1:], self.predict(*r.last).value])  # the dead row carries the true last observation
+        reward = r.reward if self.scale is None else self.scale(r.reward)
+        advantage = ops.gae(reward, value, after, r.discount, r.cut, self.cfg.lam)
+        whole = Minibatch(r.obs, r.past, r.action, r.extras["logp"], value, advantage, advantage + value, r.valid)
+        return whole if self.model.recurrent else ops.fold(whole)
+
+    def plan(self, rows: int, noise: Noise) -> Tensor:
+        return ops.shuffled(rows, self.cfg.epochs, self.cfg.minibatches, noise)  # [epochs * minibatches, rows each]
+
+    def enough(self, update: Update) -> Tensor | None:
+        return ops.above(update.metrics["kl"], self.cfg.max_kl)
+
+    def learn(self, m: Minibatch, knobs: Knobs, noise: Noise) -> Update:
+        p = self.predict(m.obs, m.past)
+        log_ratio = p.dist.log_prob(m.action) - m.logp
+        advantage = ops.normalise(m.advantage, m.valid) if self.cfg.normalise_advantage else m.advantage
+        policy = ops.masked_mean(ops.clipped_surrogate(log_ratio, advantage, knobs["clip"]), m.valid)
+        critic = ops.masked_mean(ops.value_loss(p.value, m.value, m.goal, self.cfg.clip_value), m.valid)
+        entropy = ops.masked_mean(p.dist.entropy(), m.valid)
+        loss = policy + self.cfg.value_weight * critic - knobs["entropy"] * entropy
+        norm = self.optim.step(loss, lr=knobs["lr"])
+        kl = ops.masked_mean(ops.kl_k3(log_ratio), m.valid)
+        clipped = ops.masked_mean((log_ratio.exp() - 1).abs() > knobs["clip"], m.valid)
+        metrics = {"policy": policy, "value": critic, "entropy": entropy, "kl": kl, "clipped": clipped, "grad_norm": norm}
+        return Update({k: v.detach() for k, v in metrics.items()}, ops.empty(m.logp))
+
+    def observe(self, rows: Row) -> None:
+        super().observe(rows)
+        if self.scale is not None:
+            self.scale.observe(rows)
+
+    def parts(self) -> Mapping[str, Stateful]:
+        scale = {} if self.scale is None else {"scale": self.scale}
+        return {"model": self.model, "optim": self.optim, **scale}

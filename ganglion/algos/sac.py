@@ -1,0 +1,166 @@
+"""Soft actor-critic (Haarnoja et al. 2018): twin critics as one batched ensemble, a learned temperature.
+
+All tensors are [T, B, ...]. Three optimisers take their turns in one `learn`; the target follows at its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import inf
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from ganglion import buffers, nn, ops
+from ganglion.config import AlgoConfig, register
+from ganglion.core import (
+    Acted, Action, Algorithm, Box, Draw, Draws, EnvSpec, Knobs, Memory, Model, Noise, Obs, Past, Prediction, Progress,
+    Recipe, Sample, Stateful, Transition, Update,
+)  # fmt: skip
+from ganglion.errors import UserError
+
+
+@register("algo", "sac")
+class SACConfig(AlgoConfig):
+    """Soft actor-critic."""
+
+    lr: float = Field(3e-4, gt=0)  # of the actor and the temperature
+    lr_critic: float = Field(1e-3, gt=0)
+    gamma: float = Field(0.99, ge=0, le=1)
+    n_step: int = Field(1, ge=1)
+    tau: float = Field(0.005, gt=0, le=1)  # how fast the target follows
+    temperature: float | None = Field(None, gt=0)  # None: learned
+    target_entropy: float | None = None  # None: minus the number of action components
+    max_norm: float = Field(inf, gt=0, allow_inf_nan=True)
+    net: nn.MLPConfig = nn.MLPConfig(hidden=(256, 256))
+    replay: buffers.ReplayConfig = buffers.ReplayConfig(capacity=1_000_000, batch=256)
+    limiter: buffers.RatioConfig = buffers.RatioConfig(opt_interval=1, warmup=5_000)  # random actions until then
+    processor: buffers.RowsConfig = buffers.RowsConfig()
+
+    def build(self, spec: EnvSpec) -> SAC:
+        return SAC(self, spec)
+
+    def recipe(self) -> Recipe:
+        """What to plug around the algorithm: read here, built by runtime.build."""
+        return Recipe(self.processor, self.replay.folding(self.n_step, self.gamma, self.net.recurrent), self.limiter)
+
+
+class Actor(nn.Encoded):
+    """obs -> mean and log deviation of each action component, before squashing [T, B, 2 * A]."""
+
+    def __init__(self, net: nn.MLPConfig, spec: EnvSpec, components: int) -> None:
+        super().__init__(net, spec.obs)
+        self.body = net.body(self.encoder.out)
+        self.head = torch.nn.Linear(self.body.out, 2 * components)
+
+    def action(self, obs: Obs, past: Past) -> tuple[Tensor, Memory]:
+        features, memory = self.encoder(obs, past)
+        mean, spread = self.head(self.body(features)[0]).chunk(2, -1)
+        log_std = -5 + 3.5 * (torch.tanh(spread) + 1)  # between -5 and 2, without a dead gradient at the edges
+        return torch.cat([mean, log_std], -1), memory
+
+
+class Critics(nn.Encoded):
+    """obs and action -> two values [2, T, B]."""
+
+    def __init__(self, net: nn.MLPConfig, spec: EnvSpec, components: int) -> None:
+        super().__init__(net, spec.obs)
+        self.body = net.body(self.encoder.out + components, count=2)
+        self.head = nn.Linears(2, self.body.out, 1)
+
+    def value(self, obs: Obs, past: Past, action: Action | None = None) -> tuple[Tensor, Memory]:
+        features, memory = self.encoder(obs, past)
+        assert action is not None
+        hidden = self.body(torch.cat([features, action.flatten(2)], -1))
+        return self.head(hidden.flatten(1, 2)).squeeze(-1).unflatten(1, hidden.shape[1:3]), memory
+
+
+class SACModel(Model):
+    """The actor, the critics, and the temperature's logarithm."""
+
+    def __init__(self, cfg: SACConfig, spec: EnvSpec, components: int) -> None:
+        super().__init__()
+        self.actor = Actor(cfg.net, spec, components)
+        self.critics = Critics(cfg.net, spec, components)
+        start = torch.tensor(1.0 if cfg.temperature is None else cfg.temperature).log()
+        self.warmth = torch.nn.ParameterDict({"log": torch.nn.Parameter(start)})
+
+    def action(self, obs: Obs, past: Past) -> tuple[Tensor, Memory]:
+        return self.actor.action(obs, past)
+
+    def value(self, obs: Obs, past: Past, action: Action | None = None) -> tuple[Tensor, Memory]:
+        return self.critics.value(obs, past, action)
+
+    def observe(self, obs: Obs, valid: Tensor) -> None:
+        self.actor.observe(obs, valid)
+        self.critics.observe(obs, valid)
+
+
+class SAC(Algorithm[Sample[Transition], Sample[Transition]]):
+    """A stochastic actor that seeks value and entropy at once."""
+
+    def __init__(self, cfg: SACConfig, spec: EnvSpec) -> None:
+        space = spec.action
+        if not isinstance(space, Box) or not all(abs(x) < inf for x in (*space.low, *space.high)):
+            raise UserError(f"algo.kind: sac needs a Box action space with finite bounds; {spec.name} has {space}. Try ppo.")
+        if cfg.net.recurrent:
+            raise UserError("algo.net.memory: sac has no recurrent form; accepted: none. Recurrent: dqn, ppo.")
+        self.cfg, self.space = cfg, space
+        self.goal_entropy = -float(space.size) if cfg.target_entropy is None else cfg.target_entropy
+        self.model = SACModel(cfg, spec, space.size)
+        self.target = nn.Lagged(self.model.critics)
+        self.actor_optim = nn.Adam(self.model.actor, lr=cfg.lr, max_norm=cfg.max_norm)
+        self.critic_optim = nn.Adam(self.model.critics, lr=cfg.lr_critic, max_norm=cfg.max_norm)
+        self.warmth_optim = nn.Adam(self.model.warmth, lr=cfg.lr)
+
+    # ------------------------------------------------------------ acting
+
+    def knobs(self, at: Progress) -> Mapping[str, float]:
+        return {"random": float(at.env_steps < self.cfg.limiter.warmup)}
+
+    def draws(self) -> Draws:
+        n = self.space.size
+        return Draws(explore=Draw(uniform=n, normal=n), learn=Draw(normal=2 * n))
+
+    def predict(self, obs: Obs, past: Past) -> Prediction:
+        raw, memory = self.model.action(obs, past)
+        return Prediction(ops.dist(raw, self.space, squash=True), raw[..., 0], memory)
+
+    def explore(self, prediction: Prediction, knobs: Knobs, noise: Noise) -> Acted:
+        chosen = prediction.dist.sample(noise)
+        low, high = ops.bounds(self.space, chosen)
+        anything = low + (high - low) * noise.uniform.reshape(chosen.shape)
+        return Acted(torch.where(knobs["random"] > 0, anything, chosen), {}, prediction.memory)
+
+    # ------------------------------------------------------------ learning
+
+    def learn(self, mini: Sample[Transition], knobs: Knobs, noise: Noise) -> Update:
+        t, w = mini.data, mini.weight
+        later, now = (Noise(noise.uniform, part) for part in noise.normal.chunk(2, -1))
+        warmth = self.model.warmth["log"].exp()
+        with torch.no_grad():
+            action, logp = self.predict(t.next_obs, t.next_past).dist.sample_and_log_prob(later)  # the current actor
+            after = self.target.value(t.next_obs, t.next_past, action)[0].amin(0) - warmth * logp
+            goal = t.reward + t.discount * ops.at(after, t.ahead)
+        q = self.model.value(t.obs, t.past, t.action)[0]
+        error = q - goal  # [2, T, B]
+        critic = ops.weighted_mean(error.square().sum(0), w)
+        norm = self.critic_optim.step(critic)
+
+        action, logp = self.predict(t.obs, t.past).dist.sample_and_log_prob(now)
+        actor = ops.weighted_mean(warmth.detach() * logp - self.model.value(t.obs, t.past, action)[0].amin(0), w)
+        self.actor_optim.step(actor)
+        entropy = -ops.weighted_mean(logp.detach(), w)
+        if self.cfg.temperature is None:
+            self.warmth_optim.step(self.model.warmth["log"] * (entropy - self.goal_entropy))
+        self.target.follow(self.model.critics, self.cfg.tau)
+
+        metrics = {"critic": critic, "actor": actor, "q": ops.weighted_mean(q.mean(0), w), "entropy": entropy}
+        metrics |= {"temperature": warmth, "grad_norm": norm}
+        priority = ops.sequence_priority(error.abs().mean(0), w)
+        return Update({k: v.detach() for k, v in metrics.items()}, priority)
+
+    def parts(self) -> Mapping[str, Stateful]:
+        optims = {"actor_optim": self.actor_optim, "critic_optim": self.critic_optim, "warmth_optim": self.warmth_optim}
+        return {"model": self.model, "target": self.target, **optims}

@@ -1,0 +1,209 @@
+"""A run: one folder that holds all of it, from config to checkpoints, and the stream of what happens."""
+
+from __future__ import annotations
+
+import json
+import logging
+import platform
+import subprocess
+import sys
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from datetime import datetime
+from importlib.metadata import version
+from pathlib import Path
+from statistics import fmean, median, stdev
+from typing import Any
+
+import torch
+
+from ganglion.config import RunConfig, dump, load
+from ganglion.core import Command, Json, LogData, Past, State, Stop, join, under
+from ganglion.errors import UserError
+from ganglion.record.checkpoint import Checkpoints
+from ganglion.record.checkpoint import load as load_checkpoint
+from ganglion.record.matches import check_matches
+from ganglion.record.stages import Evaluated, Recorded, Saved, Stopped, compose
+from ganglion.record.writers import RunInfo
+from ganglion.runtime.agent import Agent
+from ganglion.runtime.build import build, build_agent, build_env, build_evaluator, pick_device
+from ganglion.runtime.streams import derive
+
+log = logging.getLogger(__name__)
+
+
+class Run:
+    """A Trainer with its stages, writers and checkpoints."""
+
+    def __init__(self, cfg: RunConfig, folder: Path) -> None:
+        self.cfg, self.folder = cfg, folder
+        self.checkpoints = Checkpoints(folder / "checkpoints", cfg.save.keep)
+        self.trainer = build(cfg)
+        self.offset: int | None = None  # of metrics.jsonl, where a resumed run goes on
+        now = lambda: self.trainer.at  # noqa: E731
+        self.writers: list[Any] = []
+        self.evaluated = Evaluated(self.trainer.run_evaluate, cfg.eval.every, now)
+        self.stopped = Stopped(cfg.train.target)
+        self.recorded = Recorded(self.writers, cfg.log.every, now, self.extra)
+        self.saved = Saved(self.save, self.save_best, cfg.save.every, now)
+
+    # ------------------------------------------------------------ beginning
+
+    @classmethod
+    def create(cls, cfg: RunConfig) -> Run:
+        """A new run in a new folder."""
+        folder = Path(cfg.run.dir or f"runs/{cfg.title}-{datetime.now():%Y%m%d-%H%M%S}")
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise UserError(f"run.dir: {folder} is there already. Choose another, or continue it: ganglion resume {folder}")
+        run = cls(cfg, folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "config.yaml").write_text(dump(cfg))
+        (folder / "run.json").write_text(json.dumps(about(cfg, folder), indent=2) + "\n")
+        return run
+
+    @classmethod
+    def open(cls, folder: Path | str, overrides: Iterable[str] = ()) -> Run:
+        """A run as its newest checkpoint left it; from the start where there is none."""
+        folder = Path(folder)
+        run = cls(load(folder / "config.yaml", overrides), folder)
+        newest = run.checkpoints.newest()
+        if newest is None:
+            run.offset = 0
+            return run
+        state, meta = run.checkpoints.load(newest)
+        varying = ("trainer/explorer", "trainer/learner", "evaluated", "recorded", "saved")
+        check_matches(run.state(), state, varying, str(newest))
+        for name, now in environment(run.cfg).items():
+            if meta["environment"].get(name) != now:
+                log.warning("%s was %s and is %s now: the run continues, but not bit for bit", name, meta["environment"].get(name), now)
+        run.restore(state)
+        run.offset = int(meta["metrics"])
+        return run
+
+    # ------------------------------------------------------------ running
+
+    def stream(self) -> Generator[LogData, Command | None, Stop]:
+        """All that happens until the budget is spent. Left early and called again, it continues."""
+        if not self.writers:
+            info = RunInfo(self.cfg.title, self.folder, self.cfg.plain(), self.cfg.train.budget, self.trainer.at, self.offset)
+            self.writers.extend(writer.build(info) for writer in self.cfg.log.writers)
+        events = compose(self.trainer(), self.evaluated, self.stopped, self.recorded, self.saved)
+        try:
+            return (yield from events)
+        finally:
+            for writer in self.writers:
+                writer.close()
+            self.offset = self.written()
+            self.writers.clear()
+
+    def __iter__(self) -> Iterator[LogData]:
+        return iter(self.stream())
+
+    def extra(self) -> Mapping[str, float]:
+        """What is recorded beside averages: the state of the buffer, and the knobs."""
+        learner = self.trainer.learner
+        buffer = {f"buffer/{name}": value for name, value in learner.buffer.metrics().items()}
+        return {**buffer, **{f"knob/{name}": value for name, value in learner.agent.values.items()}}
+
+    def needs(self) -> int:
+        """Bytes on disk that the run will need in the end."""
+        return self.checkpoints.estimate(self.state())
+
+    def summary(self) -> Mapping[str, str]:
+        at, best = self.trainer.at, self.evaluated.best
+        took = f"{at.env_steps:,} env steps, {at.opt_steps:,} updates, {at.seconds:.1f} s of training"
+        return {"Trained": took, "Best": "not evaluated" if best is None else f"{best:.2f} mean return"}
+
+    # ------------------------------------------------------------ state
+
+    def state(self) -> State:
+        stages = {"evaluated": self.evaluated.state(), "recorded": self.recorded.state(), "saved": self.saved.state()}
+        return join({"trainer": self.trainer.state(), **stages})
+
+    def restore(self, state: State) -> None:
+        self.trainer.restore(under(state, "trainer"))
+        self.evaluated.restore(under(state, "evaluated"))
+        self.recorded.restore(under(state, "recorded"))
+        self.saved.restore(under(state, "saved"))
+
+    def save(self) -> str:
+        return str(self.checkpoints.save(self.state(), self.trainer.at.env_steps, self.meta()))
+
+    def save_best(self) -> str:
+        agent = join({"trainer": join({"agent": self.trainer.learner.agent.state()})})
+        return str(self.checkpoints.save_best(agent, self.trainer.at.env_steps, self.meta()))
+
+    def meta(self) -> dict[str, Json]:
+        return {"environment": environment(self.cfg), "metrics": self.written(), "at": list(self.trainer.at)}
+
+    def written(self) -> int:
+        """Bytes of metrics that belong to this state."""
+        file = self.folder / "metrics.jsonl"
+        return file.stat().st_size if file.exists() else 0
+
+
+def environment(cfg: RunConfig) -> dict[str, Json]:
+    """What bit-exact repetition depends on beside config and seed."""
+    names = ("torch", "numpy", "gymnasium")
+    device = str(pick_device(cfg.run.device))
+    return {**{name: version(name) for name in names}, "threads": cfg.run.threads, "device": device, "fast": cfg.run.fast}
+
+
+def about(cfg: RunConfig, folder: Path) -> dict[str, Json]:
+    """Where a run comes from: versions, machine, git state, and the command that resumes it."""
+    git = ["git", "describe", "--always", "--dirty"]
+    try:
+        state = subprocess.run(git, capture_output=True, text=True, timeout=5).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        state = ""
+    system = {"python": platform.python_version(), "machine": platform.machine(), "system": platform.system()}
+    made = {"ganglion": version("ganglion"), "command": sys.argv, "git": state, "resume": f"ganglion resume {folder}"}
+    return {**made, **environment(cfg), **system}
+
+
+# ------------------------------------------------------------ saved agents
+
+
+def load_agent(folder: Path | str, which: str) -> tuple[RunConfig, Agent, str]:
+    """The agent of a run's best or newest checkpoint, and where it came from."""
+    folder = Path(folder)
+    cfg = load(folder / "config.yaml")
+    checkpoints = Checkpoints(folder / "checkpoints", cfg.save.keep)
+    path = (checkpoints.best() if which == "best" else None) or checkpoints.newest()
+    if path is None:
+        raise UserError(f"{folder} has no checkpoint yet: it was stopped before the first save. Train it: ganglion resume {folder}")
+    torch.set_num_threads(cfg.run.threads)
+    env = build_env(cfg)
+    agent = build_agent(cfg, env.spec)
+    env.close()
+    state = under(load_checkpoint(path)[0], "trainer/agent")
+    check_matches(agent.state(), state, (), str(path))
+    agent.restore(state)
+    return cfg, agent, str(path)
+
+
+def evaluate(folder: Path | str, episodes: int, seed: int, which: str = "best") -> Mapping[str, Any]:
+    """The deterministic score of a saved agent: mean, median and the 95 % interval of the mean."""
+    cfg, agent, path = load_agent(folder, which)
+    evaluator = build_evaluator(cfg, agent, episodes, derive(seed, "test"))
+    played, _ = evaluator.run()
+    evaluator.close()
+    totals = [episode.total for episode in played]
+    half = 1.96 * stdev(totals) / len(totals) ** 0.5 if len(totals) > 1 else 0.0
+    mean = fmean(totals)
+    middle = {"mean": mean, "median": median(totals), "interval": (mean - half, mean + half)}
+    return {**middle, "episodes": len(totals), "seed": seed, "checkpoint": path, "returns": totals}
+
+
+def frames(folder: Path | str, episodes: int, seed: int, which: str = "best") -> Iterator[Any]:
+    """What a saved agent's episodes look like, frame by frame."""
+    cfg, agent, _ = load_agent(folder, which)
+    env = cfg.env.build(slots=1, device=str(agent.device), render=True)
+    step, past = env.reset(derive(seed, "test")), agent.start(1)
+    while episodes:
+        yield env.render()
+        acted = agent.predict(step.obs, past)
+        past = Past(acted.memory, ~step.valid.to(agent.device)[None])
+        step = env.step(acted.action)
+        episodes -= len(env.episodes())
+    yield env.render()
+    env.close()

@@ -1,0 +1,93 @@
+"""Prioritised replay against plain arithmetic."""
+
+from __future__ import annotations
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ganglion.buffers import PrioritisedConfig, SumTree
+from ganglion.core import Progress
+from tests.buffers.naive import feed, random_rows
+from tests.buffers.test_replay import CPU, spec, take
+
+
+def build(slots: int, capacity: int, n: int = 1, **settings):
+    return PrioritisedConfig(capacity=capacity, **settings).folding(n, 0.9, False)(spec(slots), CPU)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(1, 3000), st.integers(0, 10_000))
+def test_tree_finds_by_cumulative_mass(size, seed):
+    g = torch.Generator().manual_seed(seed)
+    mass = torch.rand(size, generator=g, dtype=torch.float64) * (torch.rand(size, generator=g) < 0.5)
+    mass[torch.randint(size, (1,), generator=g)] = 1.0
+    tree = SumTree(size, CPU)
+    tree.set(torch.arange(size), mass)
+    uniform = torch.cat([torch.rand(100, generator=g, dtype=torch.float64), torch.tensor([0.0, 1 - 2**-53])])
+    found = tree.find(uniform)
+    assert (mass[found] > 0).all(), "nothing without mass is ever found"
+    cum = mass.cumsum(0)
+    low = cum[found] - mass[found]
+    assert ((uniform * cum[-1] >= low - 1e-9) & (uniform * cum[-1] <= cum[found] + 1e-9)).all()
+    assert torch.isclose(tree.total, mass.sum())
+
+
+def test_largest_mass_of_a_repeated_position_counts():
+    tree = SumTree(100, CPU)
+    tree.set(torch.arange(100), torch.ones(100, dtype=torch.float64))
+    tree.set_largest(torch.tensor([5, 5, 7]), torch.tensor([0.5, 0.2, 3.0], dtype=torch.float64))
+    assert tree.get(torch.tensor([5])) == 0.5 and tree.total == 98 + 0.5 + 3.0
+
+
+def test_only_valid_complete_rows_are_drawn_also_across_the_write_head():
+    for n in (1, 3):
+        rows, naive = random_rows(3, 200, n)
+        buffer = build(3, 60, n)
+        for i, row in enumerate(rows):
+            feed(buffer, [row])
+            if i > n and buffer.ready():
+                t = take(buffer, 16, i).data
+                times, slots = (t.obs[0, :, 0] // 1000).long(), (t.obs[0, :, 0] % 1000).long()
+                assert times.min() > i - buffer.ring.length and times.max() <= i - n
+                assert all(naive.rows[a][b]["valid"] for a, b in zip(times, slots, strict=True))
+
+
+def test_priorities_shape_the_draw_and_the_weights():
+    rows, _ = random_rows(1, 40, 7)
+    buffer = build(1, 40, alpha=1.0, beta={"kind": "constant", "value": 1.0})
+    feed(buffer, rows)
+    live = torch.nonzero(buffer.tree.levels[0][:40]).squeeze(-1)
+    buffer.feedback(live, torch.arange(1, len(live) + 1).float())
+    sample = take(buffer, 20_000)
+    counts = torch.bincount(sample.index, minlength=40)[live].double()
+    expected = torch.arange(1, len(live) + 1).double()
+    assert torch.allclose(counts / counts.sum(), expected / expected.sum(), atol=5e-3)
+    assert sample.weight.shape == (1, 20_000), "one weight per row: [T, B], never [B, B]"
+    by_row = {int(i): float(w) for i, w in zip(sample.index, sample.weight[0], strict=True)}
+    for k, row in enumerate(live.tolist()):
+        assert abs(by_row[row] - 1 / (k + 1)) < 1e-4, "beta 1 undoes the bias: weight is 1/priority, scaled to at most 1"
+
+
+def test_beta_follows_its_schedule_and_new_rows_are_most_urgent():
+    rows, _ = random_rows(1, 30, 2)
+    buffer = build(1, 60, alpha=1.0)
+    feed(buffer, rows[:20])
+    live = torch.nonzero(buffer.tree.levels[0][:60]).squeeze(-1)
+    buffer.feedback(live, torch.full((len(live),), 9.0))
+    feed(buffer, rows[20:25])
+    new = buffer.tree.levels[0][19:24][buffer.held.valid[19:24, 0]]
+    assert torch.allclose(new, torch.full_like(new, 9.0), atol=1e-3)
+    buffer.feedback(live[:1], torch.tensor([1.0]))
+    early = take(buffer, 500, at=Progress(fraction=0.0)).weight.min()
+    late = take(buffer, 500, at=Progress(fraction=1.0)).weight.min()
+    assert late < early, "full correction weighs often-drawn rows less"
+
+
+def test_a_nan_priority_is_taken_as_most_urgent():
+    rows, _ = random_rows(1, 20, 2)
+    buffer = build(1, 40)
+    feed(buffer, rows)
+    index = take(buffer, 1).index
+    buffer.feedback(index, torch.tensor([float("nan")]))
+    assert buffer.tree.total.isfinite()
