@@ -73,7 +73,9 @@ def compose(stream: LogStream, *stages: Stage) -> LogStream:
 class Evaluated(Stage):
     """Scores the agent at an interval and at the end; says whether it is the best so far, by strict improvement."""
 
-    def __init__(self, run: Callable[[], tuple[Sequence[Episode], Mapping[str, float]]], every: Every, now: Now) -> None:
+    def __init__(
+        self, run: Callable[[], tuple[Sequence[Episode], Mapping[str, float]]], every: Every, now: Now
+    ) -> None:
         self.run, self.due, self.now = run, Due(every), now
         self.best: float | None = None
         self.last = -1  # opt steps at the last evaluation
@@ -127,7 +129,9 @@ class Stopped(Stage):
 class Recorded(Stage):
     """Averages what happened between two records and writes it; updates are never waited for in between."""
 
-    def __init__(self, writers: Sequence[Writer], every: Every, now: Now, extra: Callable[[], Mapping[str, float]]) -> None:
+    def __init__(
+        self, writers: Sequence[Writer], every: Every, now: Now, extra: Callable[[], Mapping[str, float]]
+    ) -> None:
         self.writers, self.due, self.now, self.extra = writers, Due(every), now, extra
         self.waiting: dict[str, list[Tensor | float]] = {}  # not yet read from the device
         self.sums: dict[str, list[float]] = {}  # name -> sum, count
