@@ -108,7 +108,7 @@ def lookup(family: str, name: str) -> type[Any]:
         _import(family, name, module)
     if (family, name) not in _found:
         known = names(family)
-        hint = "" if nearest(name, known) else " Names of your own modules need --import MODULE."
+        hint = " Names of your own modules need --import MODULE."
         raise UserError(f"unknown {family} {name[:80]!r}. Accepted: {', '.join(known)}.{nearest(name, known)}{hint}")
     return _found[family, name]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from os.path import isfile  # unlike Path.is_file, never raises
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,7 +47,7 @@ def asked_cases(args: argparse.Namespace) -> list[RunConfig]:
 
 def split(words: list[str]) -> tuple[str | None, list[str]]:
     """The source, where there is one, and the overrides."""
-    if words and ("=" not in words[0] or Path(words[0]).is_file()):
+    if words and ("=" not in words[0] or isfile(words[0])):
         return words[0], words[1:]
     return None, words
 
@@ -66,7 +67,7 @@ def environment(name: str) -> str:
 def existing(folder: str) -> Path:
     """The folder of a run, checked."""
     path = Path(folder)
-    if not (path / "config.yaml").is_file():
+    if not isfile(path / "config.yaml"):
         near = sorted(p.parent.name for p in path.parent.glob("*/config.yaml"))[-3:] if path.parent.is_dir() else []
         hint = f" There are: {', '.join(str(path.parent / name) for name in near)}." if near else ""
         raise UserError(f"{folder} is not the folder of a run: it has no config.yaml.{hint}")

@@ -34,8 +34,8 @@ def run(args: argparse.Namespace) -> int:
         raise UserError(f"cannot list {args.what[:80]!r}. Accepted: {', '.join(accepted)}.{close}")
     for title in accepted if args.what is None else [args.what]:
         rows = presets(args.verbose) if title == "zoo" else members(families[title], args.verbose)
-        indent = "" if args.what else "  "
-        say(*([] if args.what else [f"{title}:"]), *(indent + line for line in table(rows)))
+        lines = table(rows) or ["(none)"]
+        say(*(lines if args.what else [f"{title}:", *(f"  {line}" for line in lines)]))
     return 0
 
 

@@ -7,6 +7,7 @@ ganglion show runs/cartpole-dqn-20260101-120000        the config of a run
 from __future__ import annotations
 
 import argparse
+from os.path import isfile
 from pathlib import Path
 
 from ganglion.cli.asked import asked_cases, config_arguments
@@ -18,7 +19,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.words and (Path(args.words[0]) / "config.yaml").is_file():
+    if args.words and isfile(Path(args.words[0]) / "config.yaml"):
         args.words[0] = str(Path(args.words[0]) / "config.yaml")
     configs = asked_cases(args)
     from ganglion.config import dump

@@ -31,7 +31,9 @@ class Ramp(Schedule):
 
     def __call__(self, fraction: float) -> float:
         way = min(max(fraction / self.until, 0.0), 1.0)
-        return self.end if way == 1.0 else self.between(way)
+        if way in (0.0, 1.0):
+            return self.end if way else self.start  # exactly
+        return self.between(way)
 
     def between(self, way: float) -> float:
         raise NotImplementedError

@@ -28,14 +28,16 @@ _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # used for its eve
 
 def read(text: str, where: str) -> Any:
     """The value of a YAML text; `where` names it in messages."""
-    if len(text.encode("utf-8", "replace")) > MAX_BYTES:
-        raise UserError(f"{where} is larger than {MAX_BYTES // 1_000_000} MB.")
     try:
+        if len(text.encode()) > MAX_BYTES:
+            raise UserError(f"{where} is larger than {MAX_BYTES // 1_000_000} MB.")
         return _Reader(text, where).document()
     except yaml.YAMLError as error:
         mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
         line = f", line {mark.line + 1}" if mark else ""
         raise UserError(f"{where}{line}: not valid YAML: {problem or str(error).splitlines()[0]}.") from None
+    except UnicodeEncodeError:
+        raise UserError(f"{where} is not UTF-8 text.") from None
 
 
 def scalar(text: str) -> Any:
@@ -123,13 +125,16 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
-    """Text that would be read as a number or a word is quoted."""
-    style = None if _FLOAT.fullmatch(value) is None and value not in _WORDS else '"'
+    """Text that would be read as a number or a word is quoted, and odd characters are escaped."""
+    safe = value.isprintable() and value not in _WORDS and not _FLOAT.fullmatch(value)
+    style = None if safe else '"'
     return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
 
 
 def _number(dumper: yaml.SafeDumper, value: float) -> yaml.ScalarNode:
     word = {"inf": ".inf", "-inf": "-.inf", "nan": ".nan"}.get(repr(value), repr(value))
+    if "." not in word:
+        word = word.replace("e", ".0e")  # PyYAML would write a tag before 1e-12
     return dumper.represent_scalar("tag:yaml.org,2002:float", word)
 
 

@@ -1,0 +1,33 @@
+"""Due: once per interval passed."""
+
+from __future__ import annotations
+
+from ganglion.config import every
+from ganglion.core import Progress
+from ganglion.record.due import Due
+
+
+def steps(count: int) -> Progress:
+    return Progress(env_steps=count)
+
+
+def test_due_once_per_interval_even_when_counts_jump() -> None:
+    due = Due(every("100 steps"))
+    at = [0, 99, 101, 108, 199, 200, 200, 208, 523, 530, 600]
+    assert [count for count in at if due.due(steps(count))] == [101, 200, 523, 600]
+
+
+def test_units() -> None:
+    at = Progress(env_steps=5, opt_steps=20, seconds=61.0)
+    assert not Due(every("10 steps")).due(at)
+    assert Due(every("10 opts")).due(at)
+    assert Due(every("1 min")).due(at)
+    assert not Due(every("never")).due(at)
+
+
+def test_restored_it_does_not_repeat_itself() -> None:
+    first = Due(every("10 steps"))
+    assert first.due(steps(25))
+    second = Due(every("10 steps"))
+    second.restore(first.state())
+    assert [second.due(steps(n)) for n in (25, 29, 30)] == [False, False, True]
