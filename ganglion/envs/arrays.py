@@ -86,6 +86,12 @@ def batch(space: spaces.Space[Any], slots: int) -> tuple[list[Array], Write]:
     return arrays, write
 
 
+def inward(leaf: Leaf, array: Array) -> Array:
+    """A vector environment's batch of one leaf as Ganglion's own: shifted, its dtype and shape, its own memory."""
+    own = np.array(array, leaf.dtype).reshape(len(array), *leaf.shape)
+    return own if leaf.start is None else own - leaf.start
+
+
 # ------------------------------------------------------------ actions
 
 

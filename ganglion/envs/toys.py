@@ -1,0 +1,234 @@
+"""Small worlds whose best values are known, for tests: what an algorithm learns can be compared with the truth.
+
+`best_values(gamma)` are the action values of the best behaviour, [observations, actions], where observations can be
+listed; `best_return` is the undiscounted return that behaviour may expect.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from ganglion.core import Box, Composite, Discrete, Obs
+from ganglion.envs.spaces import mask_space
+from ganglion.envs.world import TorchEnv
+
+ONE = Box((1,), low=(0.0,), high=(1.0,))  # an observation that says nothing
+UNIT = Box((1,), low=(-1.0,), high=(1.0,))
+
+
+class Toy(TorchEnv):
+    """A world with a known best return."""
+
+    best_return: float
+
+    def best_values(self, gamma: float) -> Tensor:
+        """Action values of the best behaviour, [observations, actions]."""
+        raise NotImplementedError(f"{type(self).__name__} has no finite table of values")
+
+
+def _number(dice: Tensor, n: int) -> Tensor:
+    """A uniform number in [0, 1) as one of n choices, still float64."""
+    return (dice * n).floor()
+
+
+class Identity(Toy):
+    """Name what is shown: 1 for the right one of n, 0 else; a new one each step, truncated after `limit` steps.
+
+    Q*(s, a) = [a = s] + gamma / (1 - gamma). With `continuous`, s is a number in [-1, 1) and the reward
+    -(a - s)^2, so Q*(s, a) = -(a - s)^2.
+    """
+
+    size, starts, draws = 1, 1, 1
+
+    def __init__(self, slots: int, size: int = 4, limit: int = 8, continuous: bool = False, device: str = "cpu") -> None:
+        self.n, self.limit, self.continuous = size, limit, continuous
+        self.obs_space = UNIT if continuous else Discrete(size)
+        self.action_space = UNIT if continuous else Discrete(size)
+        self.best_return = 0.0 if continuous else float(limit)
+        super().__init__(slots, "identity", device)
+
+    def best_values(self, gamma: float) -> Tensor:
+        if self.continuous:
+            return super().best_values(gamma)
+        return torch.eye(self.n) + gamma / (1 - gamma)
+
+    def first(self, dice: Tensor) -> Tensor:
+        return dice * 2.0 - 1.0 if self.continuous else _number(dice, self.n)
+
+    def advance(self, world: Tensor, action: Tensor, dice: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        shown = world.squeeze(-1)
+        if self.continuous:
+            reward = -(action.squeeze(-1).clamp(-1.0, 1.0) - shown).square()
+        else:
+            reward = (action == shown).to(world.dtype)
+        return self.first(dice), reward, torch.zeros_like(self.ended)
+
+    def observe(self, world: Tensor) -> Tensor:
+        return world.to(torch.float32) if self.continuous else world.squeeze(-1).to(torch.int64)
+
+
+class Chain(Toy):
+    """A corridor of n places, seen as a one-hot vector: right (1) leads to the exit, worth 1 and terminal, n steps away;
+    left (0) leads back to the start, where it is worth a tempting 0.001. Truncated after `limit` steps.
+
+    V*(s) = gamma^(n - 1 - s) as long as that is above 0.001 gamma^s / (1 - gamma), the worth of going back to nibble.
+    """
+
+    size = 1
+    bait = 1e-3
+
+    def __init__(self, slots: int, size: int = 8, limit: int = 64, device: str = "cpu") -> None:
+        self.n, self.limit = size, limit
+        self.obs_space, self.action_space = Box((size,), low=(0.0,), high=(1.0,)), Discrete(2)
+        self.best_return = 1.0
+        super().__init__(slots, "chain", device)
+
+    def best_values(self, gamma: float) -> Tensor:
+        right = gamma ** torch.arange(self.n - 1, -1, -1, dtype=torch.float64)
+        start = right[0].clamp_min(self.bait / (1 - gamma))
+        best = torch.maximum(right, gamma ** torch.arange(self.n, dtype=torch.float64) * start)
+        back = gamma * torch.cat((start[None], best[:-1]))
+        back[0] = self.bait + gamma * start
+        ahead = torch.cat((gamma * best[1:], torch.ones(1, dtype=torch.float64)))
+        return torch.stack((back, ahead), -1).to(torch.float32)
+
+    def first(self, dice: Tensor) -> Tensor:
+        return torch.zeros_like(self.world)
+
+    def advance(self, world: Tensor, action: Tensor, dice: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        place, right = world.squeeze(-1), action == 1
+        exit_ = right & (place == self.n - 1)
+        bait = ~right & (place == 0)
+        moved = (place + torch.where(right, 1.0, -1.0).to(place.dtype)).clamp(0, self.n - 1)
+        return moved.unsqueeze(-1), exit_.to(world.dtype) + self.bait * bait.to(world.dtype), exit_
+
+    def observe(self, world: Tensor) -> Tensor:
+        return one_hot(world.squeeze(-1).to(torch.int64), self.n).to(torch.float32)
+
+
+class Bandit(Toy):
+    """One choice among n arms, then the end: arm a pays a / (n - 1) plus noise in [-0.5, 0.5).
+
+    Q*(a) = a / (n - 1), whatever gamma; the best return is 1.
+    """
+
+    size, draws = 1, 1
+
+    def __init__(self, slots: int, size: int = 4, device: str = "cpu") -> None:
+        self.n = max(size, 2)
+        self.obs_space, self.action_space = ONE, Discrete(self.n)
+        self.best_return = 1.0
+        super().__init__(slots, "bandit", device)
+
+    def best_values(self, gamma: float) -> Tensor:
+        return torch.linspace(0.0, 1.0, self.n)[None]
+
+    def first(self, dice: Tensor) -> Tensor:
+        return torch.ones_like(self.world)
+
+    def advance(self, world: Tensor, action: Tensor, dice: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        reward = action.to(world.dtype) / (self.n - 1) + dice.squeeze(-1) - 0.5
+        return world, reward, torch.ones_like(self.ended)
+
+    def observe(self, world: Tensor) -> Tensor:
+        return world.to(torch.float32)
+
+
+class Memory(Toy):
+    """A cue, one of n, is shown at the first step; after `delay` blank steps a bell asks for it: 1 if right, then the end.
+
+    With memory the best return is 1, without it 1 / n. The observation is the cue as one-hot, then the bell.
+    """
+
+    size, starts = 2, 1  # the cue, the step
+
+    def __init__(self, slots: int, size: int = 2, delay: int = 4, device: str = "cpu") -> None:
+        self.n, self.delay = size, delay
+        self.obs_space, self.action_space = Box((size + 1,), low=(0.0,), high=(1.0,)), Discrete(size)
+        self.best_return = 1.0
+        super().__init__(slots, "memory", device)
+
+    def first(self, dice: Tensor) -> Tensor:
+        return torch.cat((_number(dice, self.n), torch.zeros_like(dice)), -1)
+
+    def advance(self, world: Tensor, action: Tensor, dice: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        cue, step = world.unbind(-1)
+        asked = step == self.delay + 1
+        reward = (asked & (action == cue)).to(world.dtype)
+        return torch.stack((cue, step + 1), -1), reward, asked
+
+    def observe(self, world: Tensor) -> Tensor:
+        cue, step = world.unbind(-1)
+        shown = one_hot(cue.to(torch.int64), self.n) * (step == 0).unsqueeze(-1)
+        bell = (step == self.delay + 1).unsqueeze(-1)
+        return torch.cat((shown, bell), -1).to(torch.float32)
+
+
+class Masked(Toy):
+    """Each step another half of n actions is legal, action 0 always: a legal a pays a / (n - 1), an illegal one -1.
+
+    Only the mask tells them apart: blind to it the top action is worth 0. The best takes the highest legal action,
+    worth m = sum over a >= 1 of a / (n - 1) * 2^(a - n) per step; V* = m / (1 - gamma). Truncated after `limit` steps.
+    """
+
+    starts, draws = 0, 0  # set by size
+
+    def __init__(self, slots: int, size: int = 4, limit: int = 8, device: str = "cpu") -> None:
+        self.n, self.limit = max(size, 2), limit
+        self.size = self.starts = self.draws = self.n
+        self.obs_space = Composite({"obs": ONE, "action_mask": mask_space(self.n)})
+        self.action_space = Discrete(self.n)
+        self.best_step = sum(a / (self.n - 1) * 2.0 ** (a - self.n) for a in range(1, self.n))
+        self.best_return = limit * self.best_step
+        super().__init__(slots, "masked", device)
+
+    def first(self, dice: Tensor) -> Tensor:
+        legal = (dice < 0.5).to(dice.dtype)
+        return torch.cat((torch.ones_like(legal[:, :1]), legal[:, 1:]), -1)
+
+    def advance(self, world: Tensor, action: Tensor, dice: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        legal = world.gather(-1, action.unsqueeze(-1)).squeeze(-1) > 0.5
+        reward = torch.where(legal, action.to(world.dtype) / (self.n - 1), -1.0)
+        return self.first(dice), reward, torch.zeros_like(self.ended)
+
+    def observe(self, world: Tensor) -> Obs:
+        return {"obs": torch.ones_like(world[:, :1], dtype=torch.float32), "action_mask": world > 0.5}
+
+
+class TruncationProbe(Toy):
+    """1 per step whatever is done, cut by the clock after `limit` steps: V* = 1 / (1 - gamma).
+
+    An algorithm that takes the cut for an end learns 1 / (1 - gamma (1 - 1 / limit)): 7.5, not 100, at gamma 0.99.
+    """
+
+    size = 1
+
+    def __init__(self, slots: int, limit: int = 8, continuous: bool = False, device: str = "cpu") -> None:
+        self.limit = limit
+        self.obs_space, self.action_space = ONE, UNIT if continuous else Discrete(2)
+        self.best_return = float(limit)
+        super().__init__(slots, "truncation", device)
+
+    def best_values(self, gamma: float) -> Tensor:
+        return torch.full((1, 2), 1 / (1 - gamma))
+
+    def first(self, dice: Tensor) -> Tensor:
+        return torch.ones_like(self.world)
+
+    def advance(self, world: Tensor, action: Tensor, dice: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return world, world.squeeze(-1), torch.zeros_like(self.ended)
+
+    def observe(self, world: Tensor) -> Tensor:
+        return world.to(torch.float32)
+
+
+TOYS: dict[str, type[Toy]] = {
+    "identity": Identity,
+    "chain": Chain,
+    "bandit": Bandit,
+    "memory": Memory,
+    "masked": Masked,
+    "truncation": TruncationProbe,
+}

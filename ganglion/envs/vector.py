@@ -1,0 +1,201 @@
+"""Gymnasium's own vector environments, whatever their autoreset mode, as slots of the contract.
+
+Next-step environments are what the contract is. A same-step environment has already started the next episode when it
+reports an ending: its last observation is taken from `final_obs`, and since nothing can hold one slot still, the
+ignored action is really taken in it. Where slots can be reset alone (`masked`: gymnasium's SyncVectorEnv and
+AsyncVectorEnv) the slot is then reset again, seeded from (seed, slot, episode); every mode gives the same rows, and the
+same as `GymEnv`. Where they cannot, an episode is seen from its second observation on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+
+from ganglion.core import Action, Composite, EnvSpec, Episode, Json, Promise, State, Step
+from ganglion.envs.arrays import MASK, Array, flatten, inward, leaves
+from ganglion.envs.seeds import episode_seed
+from ganglion.envs.slots import add_numbers, means
+from ganglion.envs.spaces import Actions, from_gym, grow, mask_space, send
+from ganglion.errors import UserError
+
+log = logging.getLogger(__name__)
+
+SAVED = {"CartPoleVectorEnv": ("state", "steps", "prev_done")}  # environments whose whole state we know
+
+
+class VectorGymEnv:
+    """Slots over a gymnasium VectorEnv. Promise: state where its internals are known, else restart."""
+
+    def __init__(
+        self, env: VectorEnv[Any, Any, Any], name: str = "", device: str | torch.device = "cpu", masked: bool | None = None
+    ) -> None:
+        self.env = env
+        self.masked = isinstance(env.unwrapped, (SyncVectorEnv, AsyncVectorEnv)) if masked is None else masked
+        self.mode = AutoresetMode(env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP))
+        if self.mode is AutoresetMode.DISABLED and not self.masked:
+            raise UserError(f"env: {name or env} neither resets its slots itself nor lets them be reset alone")
+        self._saved = SAVED.get(type(env.unwrapped).__name__, ())
+        self.promise: Promise = "state" if self._saved else "restart"
+        self._device = torch.device(device)
+        self._leaves = leaves(env.single_observation_space)
+        self._actions = Actions(env.single_action_space)
+        _, info = env.reset(seed=0)
+        self.masks = np.ones((env.num_envs, np.shape(info[MASK])[-1] if MASK in info else 0), np.bool_)
+        obs_space = from_gym(env.single_observation_space)
+        if self.masks.size:
+            obs_space = Composite({"obs": obs_space, MASK: mask_space(self.masks.shape[1])})
+        self.spec = EnvSpec(obs_space, from_gym(env.single_action_space), env.num_envs, name)
+        self._begin(0)
+
+    def _begin(self, seed: int) -> None:
+        slots = self.spec.slots
+        self.seed = seed
+        self.obs: list[Array] = []  # what the slots saw last
+        self.ended = np.zeros(slots, np.bool_)
+        self.cut = np.zeros(slots, np.bool_)  # lost in a restart: the next step says they were truncated
+        self.episode = np.zeros(slots, np.int64)
+        self.length = np.zeros(slots, np.int64)
+        self.total = np.zeros(slots)
+        self.sums: list[dict[str, list[float]]] = [{} for _ in range(slots)]
+        self.finished: list[Episode] = []
+
+    # ------------------------------------------------------------ the contract
+
+    def reset(self, seed: int) -> Step:
+        self._begin(seed)
+        obs, info = self.env.reset(seed=self._seeds() if self.masked else episode_seed(seed, 0, 0))
+        self._take_masks(info)
+        self.obs = self._rows(obs)
+        no = np.zeros(self.spec.slots, np.bool_)
+        return self._step(np.zeros(self.spec.slots), no, no)
+
+    def step(self, action: Action) -> Step:
+        before, lost = self.ended, self.cut
+        self.episode += before
+        if self.mode is AutoresetMode.DISABLED and before.any():
+            self._reset_slots(before)
+        obs, reward, terminated, truncated, info = self.env.step(self._actions.batched(self._actions.columns(action)))
+        rows, reward = self._rows(obs), np.where(before | lost, 0.0, reward)
+        self._take_masks(info)
+        terminated, truncated = np.array(terminated, np.bool_), np.array(truncated, np.bool_)
+        if self.masked or self.mode is AutoresetMode.SAME_STEP:  # slots that were to reset: what ended was not seen
+            terminated, truncated = terminated & ~before, truncated & ~before
+        if self.mode is AutoresetMode.SAME_STEP:
+            self._write_last(rows, info, terminated | truncated)
+        if self.masked and before.any():
+            rows = _blend(before, self._reset_slots(before), rows)
+        if lost.any():
+            rows, terminated, truncated = _blend(lost, self.obs, rows), terminated & ~lost, truncated | lost
+        self.obs, self.ended, self.cut = rows, terminated | truncated, np.zeros_like(lost)
+        self._account(before, lost, reward, info)
+        return self._step(reward, terminated, truncated)
+
+    def episodes(self) -> list[Episode]:
+        finished, self.finished = self.finished, []
+        return finished
+
+    def render(self) -> Any:
+        """Slot 0 as [H, W, 3], or None when it was not built for rendering."""
+        return self.env.render()[0] if self.env.render_mode == "rgb_array" else None
+
+    def close(self) -> None:
+        self.env.close()
+
+    # ------------------------------------------------------------ rows
+
+    def _seeds(self) -> list[int]:
+        return [episode_seed(self.seed, slot, int(episode)) for slot, episode in enumerate(self.episode)]
+
+    def _reset_slots(self, which: Array) -> list[Array]:
+        """Starts these slots' episodes from their own seeds."""
+        obs, info = self.env.reset(seed=self._seeds(), options={"reset_mask": which.copy()})
+        self._take_masks(info)
+        return self._rows(obs)
+
+    def _rows(self, obs: Any) -> list[Array]:
+        """A batch of observations as Ganglion's leaves, in memory of their own."""
+        return [inward(leaf, part) for leaf, part in zip(self._leaves, flatten(self.env.single_observation_space, obs))]
+
+    def _write_last(self, rows: list[Array], info: Mapping[str, Any], ended: Array) -> None:
+        """Puts the true last observations of ended episodes in place of the next ones' first."""
+        for slot in np.flatnonzero(ended):
+            last = flatten(self.env.single_observation_space, info["final_obs"][slot])
+            for row, leaf, part in zip(rows, self._leaves, last):
+                row[slot] = inward(leaf, np.asarray(part)[None])[0]
+
+    def _take_masks(self, info: Mapping[str, Any]) -> None:
+        if self.masks.size and MASK in info:
+            given = info.get(f"_{MASK}", np.ones(self.spec.slots, np.bool_))
+            self.masks[given] = np.asarray(info[MASK], np.bool_)[given]
+
+    def _account(self, before: Array, lost: Array, reward: Array, info: Mapping[str, Any]) -> None:
+        self.total = np.where(before, 0.0, self.total) + reward
+        self.length = np.where(before, 0, self.length + 1)
+        for slot in np.flatnonzero(before):
+            self.sums[slot] = {}
+        last = info.get("final_info", {}) if self.mode is AutoresetMode.SAME_STEP else {}
+        for slot in np.flatnonzero(~before) if info else ():
+            add_numbers(self.sums[slot], _of_slot(last if self.ended[slot] and last else info, slot))
+        for slot in np.flatnonzero(self.ended & ~lost & ~before):
+            total, length = float(self.total[slot]), int(self.length[slot])
+            self.finished.append(Episode(int(slot), total, length, means(self.sums[slot])))
+
+    def _step(self, reward: Array, terminated: Array, truncated: Array) -> Step:
+        obs = grow(self._leaves, [torch.from_numpy(row.copy()) for row in self.obs])
+        if self.masks.size:
+            obs = {"obs": obs, MASK: torch.from_numpy(self.masks.copy())}
+        flags = (torch.from_numpy(x.copy()) for x in (terminated, truncated, ~(terminated | truncated)))
+        return send(Step(obs, torch.from_numpy(reward.astype(np.float32)), *flags), self._device)
+
+    # ------------------------------------------------------------ resuming
+
+    def state(self) -> State:
+        arrays = {"ended": self.ended, "episode": self.episode, "length": self.length, "total": self.total}
+        arrays |= {f"obs{i}": row for i, row in enumerate(self.obs)}
+        arrays |= {f"env.{name}": getattr(self.env.unwrapped, name) for name in self._saved}
+        scalars: dict[str, Json] = {
+            "seed": self.seed,
+            "sums": self.sums,
+            "finished": [list(episode) for episode in self.finished],
+            "random": self.env.unwrapped.np_random.bit_generator.state if self._saved else None,
+        }
+        return State({name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}, scalars)
+
+    def restore(self, state: State) -> None:
+        """Where the internals are not known, running episodes are cut: the next step says they were truncated."""
+        arrays = {name: tensor.numpy().copy() for name, tensor in state.tensors.items()}
+        if len(arrays["ended"]) != self.spec.slots:
+            raise UserError(f"env.slots: the state has {len(arrays['ended'])} slots, this environment {self.spec.slots}")
+        self._begin(state.scalars["seed"])
+        self.ended, self.episode, self.length, self.total = (arrays[k] for k in ("ended", "episode", "length", "total"))
+        self.obs = [arrays[f"obs{i}"] for i in range(len(self._leaves))]
+        self.sums = [{key: list(pair) for key, pair in sums.items()} for sums in state.scalars["sums"]]
+        self.finished = [Episode(e[0], e[1], e[2], dict(e[3])) for e in state.scalars["finished"]]
+        self.env.reset(seed=episode_seed(self.seed, self.spec.slots, int(self.episode.sum())))
+        if self._saved:
+            for name in self._saved:
+                setattr(self.env.unwrapped, name, arrays[f"env.{name}"])
+            self.env.unwrapped.np_random.bit_generator.state = state.scalars["random"]
+            return
+        self.cut = ~self.ended
+        log.warning("%s: %d running episodes cannot be resumed and are cut as truncated", self.spec.name, self.cut.sum())
+
+
+def _blend(which: Array, chosen: list[Array], rest: list[Array]) -> list[Array]:
+    """Rows of `chosen` for these slots, of `rest` for the others."""
+    return [np.where(which.reshape(-1, *[1] * (a.ndim - 1)), a, b) for a, b in zip(chosen, rest)]
+
+
+def _of_slot(info: Mapping[str, Any], slot: int) -> dict[str, Any]:
+    """One slot's part of a vector info: numbers only, where the slot has them."""
+    return {
+        key: value[slot]
+        for key, value in info.items()
+        if isinstance(value, np.ndarray) and value.ndim == 1 and (f"_{key}" not in info or info[f"_{key}"][slot])
+    }

@@ -1,0 +1,186 @@
+"""Environments made of tensors: all slots in one batch, on any device, without a sync in `step`.
+
+A world is one float64 tensor [B, n]; its rules are three functions of it. Random numbers are a stateless hash of
+(seed, slot, episode, step), so nothing but counters has to be saved, and slots never disturb each other. All state
+changes in place: a captured graph may replay `step`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ganglion.core import Action, EnvSpec, Episode, Json, Obs, Promise, Space, State, Step
+from ganglion.envs import seeds
+from ganglion.errors import UserError
+
+RECENT = 256  # finished episodes a slot remembers on its device
+
+
+def _signed(x: int) -> int:
+    return x - (1 << 64) if x >= 1 << 63 else x
+
+
+def mix(x: Tensor) -> Tensor:
+    """One round of splitmix64 on int64, bit for bit `seeds.mix`; multiplication wraps, shifts are made unsigned."""
+    x = x + _signed(seeds.GOLDEN)
+    x = (x ^ ((x >> 30) & ((1 << 34) - 1))) * _signed(seeds.FIRST)
+    x = (x ^ ((x >> 27) & ((1 << 37) - 1))) * _signed(seeds.SECOND)
+    return x ^ ((x >> 31) & ((1 << 33) - 1))
+
+
+def uniforms(key: Tensor, count: int) -> Tensor:
+    """Numbers in [0, 1) from int64 keys: [...] -> [..., count] float64."""
+    stream = torch.arange(1, count + 1, device=key.device) * _signed(seeds.GOLDEN)
+    bits = (mix(key.unsqueeze(-1) + stream) >> 11) & ((1 << 53) - 1)
+    return bits.to(torch.float64) * 2.0**-53
+
+
+class TorchEnv:
+    """B slots of one world. A subclass gives its spaces, `first`, `advance` and `observe`."""
+
+    promise: Promise = "state"
+    size: int  # numbers per slot
+    starts: int = 0  # random numbers a start needs
+    draws: int = 0  # random numbers a step needs
+    limit: int = 0  # steps until truncation; 0: never
+    obs_space: Space
+    action_space: Space
+
+    def first(self, dice: Tensor) -> Tensor:
+        """The world at the start of an episode: [B, starts] -> [B, size]."""
+        raise NotImplementedError
+
+    def advance(self, world: Tensor, action: Tensor, dice: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """One step: the world after it, the reward and whether it ended the episode."""
+        raise NotImplementedError
+
+    def observe(self, world: Tensor) -> Obs:
+        """What a slot sees."""
+        raise NotImplementedError
+
+    # ------------------------------------------------------------ the contract
+
+    def __init__(self, slots: int, name: str, device: str | torch.device = "cpu") -> None:
+        self.device = torch.device(device)
+        self.spec = EnvSpec(self.obs_space, self.action_space, slots, name)
+
+        def zeros(*shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
+            return torch.zeros(shape, dtype=dtype, device=self.device)
+
+        self.slot = torch.arange(slots, device=self.device)
+        self.seed = zeros()  # mixed
+        self.world = zeros(slots, self.size, dtype=torch.float64)
+        self.ended = zeros(slots, dtype=torch.bool)
+        self.episode = zeros(slots)
+        self.length = zeros(slots)
+        self.total = zeros(slots, dtype=torch.float64)
+        self.count = zeros(slots)  # finished episodes, of which the last RECENT are kept
+        self.totals = zeros(RECENT, slots, dtype=torch.float64)
+        self.lengths = zeros(RECENT, slots)
+        self._drained = [0] * slots
+        self._waiting: list[Episode] = []
+        self._calls = 0  # since the last look at finished episodes
+
+    def reset(self, seed: int) -> Step:
+        self.seed.fill_(_signed(seeds.mix(seed & seeds.MASK)))
+        for tensor in (self.ended, self.episode, self.length, self.total, self.count):
+            tensor.zero_()
+        self._drained, self._waiting, self._calls = [0] * self.spec.slots, [], 0
+        self.world.copy_(self.first(uniforms(self._key(self.episode), self.starts)))
+        no = torch.zeros_like(self.ended)
+        return Step(self.observe(self.world), torch.zeros_like(self.total, dtype=torch.float32), no, no.clone(), ~no)
+
+    def step(self, action: Action) -> Step:
+        restart = self.ended
+        world, reward, terminated = self.advance(self.world, action, self._dice())
+        reward = reward.to(torch.float64).masked_fill(restart, 0.0)
+        terminated = terminated & ~restart
+        length = (self.length + 1).masked_fill(restart, 0)
+        truncated = (length == self.limit) & ~restart if self.limit else torch.zeros_like(terminated)
+        ended = terminated | truncated
+        if self.device.type != "cpu" or bool(restart.any()):  # on a CPU looking is cheaper than a start thrown away
+            world = self._restarted(world, restart)
+        total = self.total.masked_fill(restart, 0.0) + reward
+        self._remember(ended, total, length)
+        self.world.copy_(world)
+        self.length.copy_(length)
+        self.total.copy_(total)
+        self.ended.copy_(ended)
+        return Step(self.observe(world), reward.to(torch.float32), terminated, truncated, ~ended)
+
+    def _dice(self) -> Tensor:
+        if not self.draws:
+            return self.world[:, :0]
+        return uniforms(self._key(self.episode) + (self.length + 1) * _signed(seeds.SECOND), self.draws)
+
+    def _restarted(self, world: Tensor, restart: Tensor) -> Tensor:
+        self.episode.add_(restart)
+        first = self.first(uniforms(self._key(self.episode), self.starts))
+        return torch.where(restart.unsqueeze(-1), first, world)
+
+    def _key(self, episode: Tensor) -> Tensor:
+        return mix(mix(self.seed ^ self.slot) ^ episode)
+
+    # ------------------------------------------------------------ finished episodes
+
+    def _remember(self, ended: Tensor, total: Tensor, length: Tensor) -> None:
+        self._calls += 1
+        if self._calls > RECENT and not self._captured():
+            self._collect()  # nobody has asked for a while: an episode takes two calls at least, so none is lost
+        if self.device.type == "cpu" and not bool(ended.any()):
+            return
+        place = (self.count % RECENT).unsqueeze(0)
+        self.totals.scatter_(0, place, torch.where(ended, total, self.totals.gather(0, place).squeeze(0)).unsqueeze(0))
+        self.lengths.scatter_(0, place, torch.where(ended, length, self.lengths.gather(0, place).squeeze(0)).unsqueeze(0))
+        self.count.add_(ended)
+
+    def _captured(self) -> bool:
+        return self.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+    def _collect(self) -> None:
+        """Moves finished episodes from the device to the host."""
+        self._calls = 0
+        count: list[int] = self.count.tolist()
+        if count == self._drained:
+            return
+        totals, lengths = self.totals.cpu(), self.lengths.cpu()
+        for slot, (before, now) in enumerate(zip(self._drained, count, strict=True)):
+            for i in range(max(before, now - RECENT), now):
+                place = i % RECENT
+                self._waiting.append(Episode(slot, float(totals[place, slot]), int(lengths[place, slot]), {}))
+        self._drained = count
+
+    def episodes(self) -> list[Episode]:
+        self._collect()
+        waiting, self._waiting = self._waiting, []
+        return waiting
+
+    def render(self) -> Any:
+        return None
+
+    def close(self) -> None:
+        pass
+
+    # ------------------------------------------------------------ resuming
+
+    def _tensors(self) -> dict[str, Tensor]:
+        names = ("seed", "world", "ended", "episode", "length", "total")
+        return {name: getattr(self, name) for name in names}
+
+    def state(self) -> State:
+        self._collect()
+        waiting: Json = [list(episode) for episode in self._waiting]
+        return State({name: tensor.cpu().clone() for name, tensor in self._tensors().items()}, {"finished": waiting})
+
+    def restore(self, state: State) -> None:
+        if state.tensors["world"].shape != self.world.shape:
+            shapes = tuple(state.tensors["world"].shape), tuple(self.world.shape)
+            raise UserError(f"env.slots: the state is of {shapes[0]} (slots, numbers), this environment of {shapes[1]}")
+        for name, tensor in self._tensors().items():
+            tensor.copy_(state.tensors[name])
+        self.count.zero_()
+        self._drained, self._calls = [0] * self.spec.slots, 0
+        self._waiting = [Episode(e[0], e[1], e[2], dict(e[3])) for e in state.scalars["finished"]]

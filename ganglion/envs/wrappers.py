@@ -1,0 +1,185 @@
+"""Changes to what an environment shows or pays, on any environment of the contract, on its own device.
+
+Finished episodes keep the environment's own score. Normalisation is not here: it belongs to the agent, which saves it.
+Time limits are not here either: only the environment itself can end an episode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ganglion.core import Action, Box, Composite, Env, EnvSpec, Episode, Obs, Promise, Space, State, Step, join, under
+from ganglion.envs.arrays import MASK
+from ganglion.errors import UserError
+
+
+class Wrapper:
+    """An environment that passes everything on."""
+
+    def __init__(self, env: Env) -> None:
+        self.env = env
+        self.spec: EnvSpec = env.spec
+        self.promise: Promise = env.promise
+
+    def reset(self, seed: int) -> Step:
+        return self.env.reset(seed)
+
+    def step(self, action: Action) -> Step:
+        return self.env.step(action)
+
+    def episodes(self) -> list[Episode]:
+        return self.env.episodes()
+
+    def render(self) -> Any:
+        return self.env.render()
+
+    def close(self) -> None:
+        self.env.close()
+
+    def state(self) -> State:
+        return self.env.state()
+
+    def restore(self, state: State) -> None:
+        self.env.restore(state)
+
+
+def _boxes(space: Space, change: Callable[[Box], Space]) -> Space:
+    """The space with every Box of it changed, masks aside."""
+    if isinstance(space, Composite):
+        return Composite({k: part if k == MASK else _boxes(part, change) for k, part in space.items.items()})
+    return change(space) if isinstance(space, Box) else space
+
+
+def _tensors(space: Space, obs: Obs, change: Callable[[Tensor], Tensor]) -> Obs:
+    """The observation with the tensor of every Box changed, masks aside."""
+    if isinstance(space, Composite):
+        return {k: obs[k] if k == MASK else _tensors(part, obs[k], change) for k, part in space.items.items()}
+    return change(obs) if isinstance(space, Box) else obs
+
+
+class Pay(Wrapper):
+    """The reward by its sign, or clipped to [-bound, bound]."""
+
+    def __init__(self, env: Env, sign: bool = False, bound: float | None = None) -> None:
+        super().__init__(env)
+        self.sign, self.bound = sign, bound
+
+    def step(self, action: Action) -> Step:
+        step = self.env.step(action)
+        reward = step.reward.sign() if self.sign else step.reward
+        return step._replace(reward=reward if self.bound is None else reward.clamp(-self.bound, self.bound))
+
+
+class Show(Wrapper):
+    """Observations changed one row at a time."""
+
+    def __init__(self, env: Env, space: Callable[[Box], Space], change: Callable[[Tensor], Tensor]) -> None:
+        super().__init__(env)
+        self._change = change
+        self.spec = replace(env.spec, obs=_boxes(env.spec.obs, space))
+
+    def _shown(self, step: Step) -> Step:
+        return step._replace(obs=_tensors(self.env.spec.obs, step.obs, self._change))
+
+    def reset(self, seed: int) -> Step:
+        return self._shown(self.env.reset(seed))
+
+    def step(self, action: Action) -> Step:
+        return self._shown(self.env.step(action))
+
+
+def clip_obs(env: Env, bound: float) -> Show:
+    """Observations clipped to [-bound, bound]."""
+
+    def space(box: Box) -> Box:
+        low, high = (tuple(min(max(x, -bound), bound) for x in side) for side in (box.low, box.high))
+        return replace(box, low=low, high=high)
+
+    return Show(env, space, lambda obs: obs.clamp(-bound, bound))
+
+
+def keep(env: Env, places: tuple[int, ...]) -> Show:
+    """Only these places of a vector observation: CartPole without velocities keeps 0 and 2."""
+    obs = env.spec.obs
+    if not isinstance(obs, Box) or len(obs.shape) != 1:
+        raise UserError("env.keep: only a vector observation has places to keep")
+    if not places or max(places) >= obs.shape[0]:
+        raise UserError(f"env.keep: {list(places)} should name places from 0 to {obs.shape[0] - 1}")
+
+    def space(box: Box) -> Box:
+        low, high = (tuple(side[i] for i in places) if len(side) > 1 else side for side in (box.low, box.high))
+        return replace(box, shape=(len(places),), low=low, high=high)
+
+    chosen = list(places)
+    return Show(env, space, lambda obs: torch.stack([obs[..., i] for i in chosen], -1))
+
+
+class FrameStack(Wrapper):
+    """The last `count` observations as one: vectors end to end, images channel by channel; the newest is last.
+
+    An episode starts with its first observation repeated.
+    """
+
+    def __init__(self, env: Env, count: int) -> None:
+        super().__init__(env)
+        self.count = count
+        self.spec = replace(env.spec, obs=_boxes(env.spec.obs, self._space))
+        self._frames: list[Tensor] = []  # per Box of the observation, [count, B, ...]
+        self._fresh = torch.zeros(0, dtype=torch.bool)  # [B]: the next observation starts an episode
+
+    def _space(self, box: Box) -> Box:
+        shape = (1, *box.shape) if len(box.shape) == 2 else box.shape  # a grey image gets a channel
+        axis = _channels(shape)
+        stacked = (*shape[:axis], self.count * shape[axis], *shape[axis + 1 :])
+        low, high = (self._bound(side, shape, axis) for side in (box.low, box.high))
+        return replace(box, shape=stacked, low=low, high=high)
+
+    def _bound(self, side: tuple[float, ...], shape: tuple[int, ...], axis: int) -> tuple[float, ...]:
+        if len(side) == 1:
+            return side
+        whole = torch.tensor(side, dtype=torch.float64).reshape(shape)
+        return tuple(torch.cat([whole] * self.count, axis).flatten().tolist())
+
+    def reset(self, seed: int) -> Step:
+        step = self.env.reset(seed)
+        self._frames = []
+        return self._stacked(step, torch.ones_like(step.valid))
+
+    def step(self, action: Action) -> Step:
+        return self._stacked(self.env.step(action), self._fresh)
+
+    def _stacked(self, step: Step, fresh: Tensor) -> Step:
+        device = step.valid.device  # a restored state may come from elsewhere
+        fresh, old, new = fresh.to(device), iter([x.to(device) for x in self._frames]), []
+
+        def push(obs: Tensor) -> Tensor:
+            image = obs.unsqueeze(1) if obs.dim() == 3 else obs
+            first = fresh.reshape(-1, *[1] * (image.dim() - 1))
+            before = next(old, image.expand(self.count, *image.shape))
+            frames = torch.cat((torch.where(first, image, before[1:]), image.unsqueeze(0)))
+            new.append(frames)
+            return torch.cat(frames.unbind(0), 1 + _channels(tuple(image.shape[1:])))
+
+        obs = _tensors(self.env.spec.obs, step.obs, push)
+        self._frames, self._fresh = new, ~step.valid
+        return step._replace(obs=obs)
+
+    def state(self) -> State:
+        own = {"fresh": self._fresh.clone(), **{f"frames{i}": x.clone() for i, x in enumerate(self._frames)}}
+        return join({"stack": State(own), "env": self.env.state()})
+
+    def restore(self, state: State) -> None:
+        own = under(state, "stack").tensors
+        self._fresh = own["fresh"]
+        self._frames = [own[f"frames{i}"] for i in range(len(own) - 1)]
+        self.env.restore(under(state, "env"))
+
+
+def _channels(shape: tuple[int, ...]) -> int:
+    """The axis along which frames are joined: the channels of an image, which are the shorter end."""
+    return len(shape) - 1 if len(shape) == 3 and shape[-1] < shape[0] else 0
