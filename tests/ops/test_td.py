@@ -124,12 +124,17 @@ def test_projection(seed: int, n: int, on_the_grid: bool) -> None:
     probs = d.rng.dirichlet(np.ones(n), size=(T, B))
     reward = np.full((T, B), support[0] * 0) if on_the_grid else d.reward * 3
     discount = np.where(d.discount > 0, 1.0, 0.0) if on_the_grid else d.discount
-    expected = np.array([[reference.project(reward[t, b], discount[t, b], support, probs[t, b]) for b in range(B)] for t in range(T)])
+    expected = np.array(
+        [[reference.project(reward[t, b], discount[t, b], support, probs[t, b]) for b in range(B)] for t in range(T)]
+    )
     ours = ops.project(tensor(reward), tensor(discount), ops.atoms(-2.0, 3.0, n, tensor(probs)), tensor(probs))
     assert_close(ours, tensor(expected))
     assert_close(ours.sum(-1), torch.ones(T, B, dtype=torch.float64))
     logits = d.normal(T, B, n)
-    loss = [[-(expected[t, b] * (logits[t, b] - np.log(np.exp(logits[t, b]).sum()))).sum() for b in range(B)] for t in range(T)]
+    loss = [
+        [-(expected[t, b] * (logits[t, b] - np.log(np.exp(logits[t, b]).sum()))).sum() for b in range(B)]
+        for t in range(T)
+    ]
     assert_close(ops.categorical_td(tensor(logits), ours), tensor(loss))
 
 
@@ -145,11 +150,15 @@ def test_pick_atoms() -> None:
 def test_quantile_huber(seed: int, kappa: float) -> None:
     d, n, m = Draw(seed), 4, 3
     theta, goal, tau = d.normal(T, B, n) * 2, d.normal(T, B, m) * 2, d.rng.random((T, B, n))
-    expected = [[reference.quantile_huber(theta[t, b], tau[t, b], goal[t, b], kappa) for b in range(B)] for t in range(T)]
+    expected = [
+        [reference.quantile_huber(theta[t, b], tau[t, b], goal[t, b], kappa) for b in range(B)] for t in range(T)
+    ]
     assert_close(ops.quantile_huber(tensor(theta), tensor(tau), tensor(goal), kappa), tensor(expected))
     shared = ops.midpoints(n, tensor(theta))
     assert_close(shared, tensor((2 * np.arange(n) + 1) / (2 * n)))
-    expected = [[reference.quantile_huber(theta[t, b], shared.numpy(), goal[t, b], kappa) for b in range(B)] for t in range(T)]
+    expected = [
+        [reference.quantile_huber(theta[t, b], shared.numpy(), goal[t, b], kappa) for b in range(B)] for t in range(T)
+    ]
     assert_close(ops.quantile_huber(tensor(theta), shared, tensor(goal), kappa), tensor(expected))
 
 

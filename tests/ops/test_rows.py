@@ -1,0 +1,104 @@
+"""Rows, masks, means and shuffles."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.testing import assert_close
+
+from ganglion import ops
+from ganglion.core import Noise
+
+few = settings(max_examples=25)
+seeds = st.integers(0, 2**32 - 1)
+
+
+def test_mask_is_structural() -> None:
+    legal = torch.ones(2, dtype=torch.bool)
+    assert ops.mask({"action_mask": legal, "x": legal}) is legal
+    assert ops.mask({"x": legal}) is None
+    assert ops.mask(legal) is None
+
+
+@few
+@given(seeds)
+def test_pick_best_at(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    q, action, ahead = rng.normal(size=(3, 2, 4)), rng.integers(0, 4, (3, 2)), rng.integers(0, 5, (3, 2))
+    legal = rng.random((3, 2, 4)) < 0.5
+    legal[..., 1] = True
+    value, wide = rng.normal(size=(5, 2)), rng.normal(size=(5, 2, 3))
+    tq, tl = torch.as_tensor(q), torch.as_tensor(legal)
+    at = ops.at(torch.as_tensor(value), torch.as_tensor(ahead))
+    deep = ops.at(torch.as_tensor(wide), torch.as_tensor(ahead))
+    for t in range(3):
+        for b in range(2):
+            assert ops.pick(tq, torch.as_tensor(action))[t, b] == q[t, b, action[t, b]]
+            assert ops.best(tq)[t, b] == q[t, b].argmax()
+            assert ops.best(tq, tl)[t, b] == np.where(legal[t, b], q[t, b], -np.inf).argmax()
+            assert at[t, b] == value[ahead[t, b], b]
+            assert (deep[t, b].numpy() == wide[ahead[t, b], b]).all()
+
+
+@few
+@given(seeds, st.floats(0, 1))
+def test_means_count_only_live_rows(seed: int, share: float) -> None:
+    rng = np.random.default_rng(seed)
+    x, w = rng.normal(size=(3, 4)), np.where(rng.random((3, 4)) < share, rng.uniform(0.1, 2, (3, 4)), 0.0)
+    live = w > 0
+    count = max(live.sum(), 1)
+    x_dead = np.where(live, x, np.nan)  # what is not valid may be anything
+    tx, tw, tv = torch.as_tensor(x_dead), torch.as_tensor(w), torch.as_tensor(live)
+    assert_close(ops.weighted_mean(tx, tw).item(), float((w * x)[live].sum() / count))
+    assert_close(ops.masked_mean(tx, tv).item(), float(x[live].sum() / count))
+    z = ops.normalise(tx, tv).numpy()
+    assert (z[~live] == 0).all()
+    if live.sum() > 1:
+        expected = (x[live] - x[live].mean()) / x[live].std()
+        np.testing.assert_allclose(z[live], expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("constant", [0.0, 0.1, 1234.567, -1e6])
+def test_normalise_is_safe_for_constant_input(constant: float) -> None:
+    x = torch.full((7, 13), constant, requires_grad=True)
+    z = ops.normalise(x, torch.ones(7, 13, dtype=torch.bool))
+    z.sum().backward()
+    assert z.abs().max() < 1e-3 and torch.isfinite(x.grad).all()
+
+
+@few
+@given(seeds, st.integers(1, 5))
+def test_sequence_priority(seed: int, rows: int) -> None:
+    rng = np.random.default_rng(seed)
+    error, weight = rng.normal(size=(rows, 3)), rng.random((rows, 3)) * (rng.random((rows, 3)) < 0.7)
+    expected = np.zeros(3)
+    for b in range(3):
+        size = np.abs(error[weight[:, b] > 0, b])
+        if len(size):
+            expected[b] = 0.9 * size.max() + 0.1 * size.mean()
+    ours = ops.sequence_priority(torch.as_tensor(error).requires_grad_(), torch.as_tensor(weight))
+    assert_close(ours, torch.as_tensor(expected))
+    assert not ours.requires_grad
+    assert_close(ops.sequence_priority(torch.as_tensor(error[:1])), torch.as_tensor(np.abs(error[0])))
+
+
+@pytest.mark.parametrize(("rows", "minibatches"), [(12, 4), (13, 4), (5, 1), (4, 4)])
+def test_shuffled(rows: int, minibatches: int) -> None:
+    noise = Noise(torch.rand(rows, 3), torch.zeros(rows, 0))
+    plan = ops.shuffled(rows, 3, minibatches, noise)
+    each = rows // minibatches
+    assert plan.shape == (3 * minibatches, each) and plan.dtype == torch.int64
+    for epoch in plan.reshape(3, -1):
+        assert len(set(epoch.tolist())) == each * minibatches  # no row twice in a pass
+        assert all(0 <= i < rows for i in epoch.tolist())
+    assert not torch.equal(plan[:minibatches], plan[minibatches : 2 * minibatches]) or rows < 3
+    assert ops.shuffle_draws(3).uniform == 3
+
+
+def test_above_and_empty() -> None:
+    assert ops.above(torch.tensor(1.0), None) is None
+    assert bool(ops.above(torch.tensor(1.0), 0.5))
+    assert ops.empty(torch.zeros(3, dtype=torch.bool)).shape == (0,)
