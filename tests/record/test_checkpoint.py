@@ -108,6 +108,14 @@ def test_parameters_with_gradients_are_saved(tmp_path):
     assert torch.equal(load(Checkpoints(tmp_path, 1).save(state, 1, {}))[0].tensors["w"], torch.ones(2))
 
 
+@pytest.mark.gpu
+def test_tensors_on_a_device_return_in_main_memory(tmp_path):
+    state = State({"w": torch.arange(6.0, device="cuda").reshape(2, 3).T}, {}, {"b": ring(9)})
+    moved = {"b": Ring({k: v.cuda() for k, v in ring(9).arrays.items()}, *ring(9)[1:])}
+    back, _ = load(Checkpoints(tmp_path, 1).save(state._replace(rings=moved), 1, {}))
+    assert same(back, State({"w": state.tensors["w"].cpu()}, {}, state.rings))
+
+
 # ------------------------------------------------------------ only what changed
 
 

@@ -11,8 +11,8 @@ BARS = "▁▂▃▄▅▆▇█"
 def count_text(count: float) -> str:
     """31200 as 31.2k, 50000 as 50k, 1250000 as 1.25M."""
     for suffix, scale in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if count >= scale:
-            return f"{count / scale:.3g}{suffix}" if count < 999.5 * scale else f"{count / scale:.0f}{suffix}"
+        if count >= 0.9995 * scale:
+            return f"{count / scale:.3g}{suffix}"
     return f"{count:.0f}"
 
 
