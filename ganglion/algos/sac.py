@@ -32,7 +32,7 @@ class SACConfig(AlgoConfig):
     tau: float = Field(0.005, gt=0, le=1)  # how fast the target follows
     temperature: float | None = Field(None, gt=0)  # None: learned
     target_entropy: float | None = None  # None: minus the number of action components
-    max_norm: float = Field(inf, gt=0, allow_inf_nan=True)
+    max_norm: float | None = Field(None, gt=0)  # of gradients; None: no limit
     net: nn.MLPConfig = nn.MLPConfig(hidden=(256, 256))
     replay: buffers.ReplayConfig = buffers.ReplayConfig(capacity=1_000_000, batch=256)
     limiter: buffers.RatioConfig = buffers.RatioConfig(opt_interval=1, warmup=5_000)  # random actions until then
@@ -110,8 +110,9 @@ class SAC(Algorithm[Sample[Transition], Sample[Transition]]):
         self.goal_entropy = -float(space.size) if cfg.target_entropy is None else cfg.target_entropy
         self.model = SACModel(cfg, spec, space.size)
         self.target = nn.Lagged(self.model.critics)
-        self.actor_optim = nn.Adam(self.model.actor, lr=cfg.lr, max_norm=cfg.max_norm)
-        self.critic_optim = nn.Adam(self.model.critics, lr=cfg.lr_critic, max_norm=cfg.max_norm)
+        limit = cfg.max_norm or inf
+        self.actor_optim = nn.Adam(self.model.actor, lr=cfg.lr, max_norm=limit)
+        self.critic_optim = nn.Adam(self.model.critics, lr=cfg.lr_critic, max_norm=limit)
         self.warmth_optim = nn.Adam(self.model.warmth, lr=cfg.lr)
 
     # ------------------------------------------------------------ acting

@@ -58,16 +58,20 @@ def seen(space: Composite) -> dict[str, Space]:
     return {name: part for name, part in space.items.items() if name != "action_mask"}
 
 
+def one_hot(choice: Tensor, n: int) -> Tensor:
+    """[...] int64 -> [..., n] float; torch's own reads the tensor on the host."""
+    return (choice[..., None] == torch.arange(n, device=choice.device)).float()
+
+
 def flatten(obs: Obs, space: Space) -> Tensor:
     """Any observation as one float vector [T, B, flat_size]: choices one-hot, parts side by side."""
     match space:
         case Box():
             return obs if len(space.shape) == 1 and obs.dtype == torch.float32 else obs.flatten(2).float()
         case Discrete():
-            return nn.functional.one_hot(obs, space.n).float()
+            return one_hot(obs, space.n)
         case MultiDiscrete():
-            hot = [nn.functional.one_hot(obs[..., i], n) for i, n in enumerate(space.nvec)]
-            return torch.cat(hot, -1).float()
+            return torch.cat([one_hot(obs[..., i], n) for i, n in enumerate(space.nvec)], -1)
         case MultiBinary():
             return obs.float()
         case Composite():

@@ -11,11 +11,15 @@ from ganglion.core import Action, Memory, Model, Obs, Past
 
 
 class Lagged(Model):
-    """A copy of a model that follows it: at once (`copy`) or slowly (`follow`, Polyak). It has no gradient."""
+    """A copy of a model that follows it: at once (`copy`) or slowly (`follow`, Polyak). It has no gradient.
+
+    Statistics (buffers) describe the world, not the network: they are shared, not copied.
+    """
 
     def __init__(self, model: Model) -> None:
         super().__init__()
-        self.net = deepcopy(model).requires_grad_(False)
+        shared = {id(buffer): buffer for buffer in model.buffers()}
+        self.net = deepcopy(model, shared).requires_grad_(False)
 
     def value(self, obs: Obs, past: Past, action: Action | None = None) -> tuple[Tensor, Memory]:
         return self.net.value(obs, past, action)
@@ -29,11 +33,9 @@ class Lagged(Model):
 
     @torch.no_grad()
     def follow(self, model: Model, tau: float) -> None:
-        """Moves the parameters by `tau` towards the model's; statistics (buffers) are always copied."""
+        """Moves the parameters by `tau` towards the model's."""
         ours: list[Tensor] = list(self.net.parameters())
         if tau == 1.0:
             torch._foreach_copy_(ours, list(model.parameters()))
         else:
             torch._foreach_lerp_(ours, list(model.parameters()), tau)
-        for mine, new in zip(self.net.buffers(), model.buffers(), strict=True):
-            mine.copy_(new)

@@ -1,0 +1,173 @@
+"""Made-up worlds over any spaces, and the cases every algorithm is put through."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import isinf
+from typing import Any
+
+import torch
+
+from ganglion import registry
+from ganglion.core import (
+    Box, Composite, Discrete, EnvSpec, Episode, MultiBinary, MultiDiscrete, Space, State, Step,
+)  # fmt: skip
+from ganglion.runtime.agent import Agent
+from ganglion.runtime.explorer import Explorer
+from ganglion.runtime.learner import Learner
+
+CPU = torch.device("cpu")
+
+
+def draw(space: Space, slots: int, g: torch.Generator, mask: bool = False) -> Any:
+    """A random element per slot."""
+    match space:
+        case Box() if space.dtype == torch.uint8:
+            return torch.randint(0, 256, (slots, *space.shape), generator=g, dtype=torch.uint8)
+        case Box():
+            return torch.randn(slots, *space.shape, generator=g)
+        case Discrete():
+            return torch.randint(0, space.n, (slots,), generator=g)
+        case MultiDiscrete():
+            return torch.stack([torch.randint(0, n, (slots,), generator=g) for n in space.nvec], -1)
+        case MultiBinary():
+            bits = torch.randint(0, 2, (slots, space.n), generator=g)
+            bits[:, 0] = 1  # as a mask, it leaves something legal
+            return bits.bool() if mask else bits
+        case Composite():
+            return {k: draw(s, slots, g, mask=k == "action_mask") for k, s in space.items.items()}
+
+
+class RandomWorld:
+    """Random observations, rewards and endings; says when an action does not fit its space."""
+
+    promise = "state"
+
+    def __init__(self, spec: EnvSpec) -> None:
+        self.spec = spec
+
+    def reset(self, seed: int) -> Step:
+        self.g = torch.Generator().manual_seed(seed % 2**31)
+        slots = self.spec.slots
+        off = torch.zeros(slots, dtype=torch.bool)
+        self.now = Step(draw(self.spec.obs, slots, self.g), torch.zeros(slots), off, off, ~off)
+        return self.now
+
+    def step(self, action: Any) -> Step:
+        self.check(self.spec.action, action)
+        self.check_legal(action)
+        slots, alive = self.spec.slots, self.now.valid
+        ends = torch.rand(slots, generator=self.g)
+        terminated, truncated = (ends < 0.1) & alive, (ends > 0.9) & alive
+        reward = torch.randn(slots, generator=self.g) * alive
+        self.now = Step(draw(self.spec.obs, slots, self.g), reward, terminated, truncated, ~(terminated | truncated))
+        return self.now
+
+    def check(self, space: Space, action: Any) -> None:
+        slots = self.spec.slots
+        match space:
+            case Discrete():
+                assert action.shape == (slots,) and action.dtype == torch.int64
+                assert ((action >= 0) & (action < space.n)).all()
+            case MultiDiscrete():
+                assert action.shape == (slots, len(space.nvec)) and (action < torch.tensor(space.nvec)).all()
+            case MultiBinary():
+                assert action.shape == (slots, space.n) and ((action == 0) | (action == 1)).all()
+            case Box():
+                assert action.shape == (slots, *space.shape) and action.dtype == torch.float32
+                assert action.isfinite().all()
+            case Composite():
+                assert list(action) == list(space.items)
+                for name, part in space.items.items():
+                    self.check(part, action[name])
+
+    def check_legal(self, action: Any) -> None:
+        obs = self.now.obs
+        if isinstance(obs, dict) and "action_mask" in obs and isinstance(self.spec.action, Discrete):
+            assert obs["action_mask"].gather(-1, action[:, None]).all(), "an illegal action was taken"
+
+    def episodes(self) -> list[Episode]:
+        return []
+
+    def render(self) -> None:
+        return None
+
+    def close(self) -> None: ...
+
+    def state(self) -> State:
+        return State()
+
+    def restore(self, state: State) -> None: ...
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    algo: str
+    action: Space
+    obs: Space = Box((4,))
+    settings: dict[str, Any] = field(default_factory=dict)
+    slots: int = 6
+
+    def spec(self) -> EnvSpec:
+        return EnvSpec(self.obs, self.action, self.slots, self.name)
+
+
+TWO, THREE = Discrete(2), Discrete(3)
+ARM = Box((2,), low=(-1.0, -2.0), high=(1.0, 2.0))
+MASKED = Composite({"obs": Box((3,)), "action_mask": MultiBinary(3)})
+MIXED = Composite({"pixels": Box((1, 36, 36), torch.uint8), "speed": Box((2,)), "gear": Discrete(3), "lamps": MultiBinary(2)})
+HYBRID = Composite({"steer": ARM, "gear": THREE, "lamps": MultiBinary(2), "keys": MultiDiscrete((2, 3))})
+SMALL_REPLAY = {"capacity": 600, "batch": 16}
+DQN = {"replay": SMALL_REPLAY, "limiter": {"warmup": 50, "opt_interval": 6}, "net": {"hidden": [16]}, "target_every": 3}
+PPO = {"horizon": 8, "epochs": 2, "minibatches": 2, "net": {"hidden": [16, 16]}}
+SAC = {"replay": SMALL_REPLAY, "limiter": {"warmup": 50, "opt_interval": 6}, "net": {"hidden": [16]}}
+
+
+def over(settings: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """Settings with others laid over them, one level deep."""
+    return settings | {k: settings[k] | v if isinstance(v, dict) and k in settings else v for k, v in more.items()}
+
+
+CASES = [
+    Case("dqn", "dqn", TWO, settings=DQN),
+    Case("dqn-all", "dqn", THREE, MASKED, over(DQN, dueling=True, n_step=3, replay={"kind": "prioritised", "sequence": 4},
+         net={"memory": "lstm", "memory_size": 8, "normalise": True})),
+    Case("dqn-mixed", "dqn", TWO, MIXED, over(DQN, n_step=2, double=False, loss="mse", net={"memory": "gru"})),
+    Case("ppo", "ppo", TWO, settings=PPO),
+    Case("ppo-box", "ppo", ARM, settings=over(PPO, normalise_reward=True, net={"normalise": True}, clip_value=0.2)),
+    Case("ppo-hybrid", "ppo", HYBRID, MIXED, PPO),
+    Case("ppo-all", "ppo", THREE, MASKED, over(PPO, max_kl=0.5, net={"memory": "lstm", "memory_size": 8, "normalise": True})),
+    Case("sac", "sac", ARM, settings=SAC),
+    Case("sac-all", "sac", ARM, MIXED, over(SAC, n_step=3, replay={"kind": "prioritised"}, net={"normalise": True}, max_norm=5.0)),
+    Case("sac-fixed", "sac", ARM, settings=over(SAC, temperature=0.2)),
+]  # fmt: skip
+
+
+class Bench:
+    """An algorithm with everything around it, in a made-up world."""
+
+    def __init__(self, case: Case, seed: int = 0, wrap: Any = lambda f: f) -> None:
+        cfg = registry.lookup("algo", case.algo).model_validate(case.settings)
+        spec = case.spec()
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            self.algo = cfg.build(spec)
+        self.agent = Agent(self.algo, CPU, wrap)
+        recipe = cfg.recipe()
+        self.learner = Learner(self.agent, recipe.buffer(spec, CPU), recipe.limiter.build(), seed)
+        self.explorer = Explorer(self.agent, RandomWorld(spec), recipe.processor.build(), self.learner, seed)
+
+    def train(self, updates: int, at: Any) -> Any:
+        """Runs in turn until so many more updates are made."""
+        goal = at.opt_steps + updates
+        while at.opt_steps < goal:
+            at = (self.learner.step(at) if self.learner.owes(at) else self.explorer.step(at)).at
+        return at
+
+    def parameters(self) -> dict[str, torch.Tensor]:
+        return {k: v.clone() for k, v in self.agent.state().tensors.items()}
+
+
+def finite(bounds: tuple[float, ...]) -> bool:
+    return not any(isinf(b) for b in bounds)
