@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+import shlex
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from ganglion.cli.text import complain, say
+from ganglion.cli.text import complain, say, table
 from ganglion.core import Stop
 
 if TYPE_CHECKING:
@@ -41,8 +43,10 @@ def listening() -> Iterator[Asked]:
 
 def drive(run: Run, imports: Sequence[str] = ()) -> int:
     """Runs the stream; 0 when the run is finished, 130 or 143 when it was interrupted and saved, 1 on a full disk."""
+    logging.basicConfig(format="ganglion: %(message)s")
     flags = "".join(f" --import {module}" for module in imports)
-    resume = f"ganglion resume {run.folder}{flags}"
+    resume = f"ganglion resume {shlex.quote(str(run.folder))}{flags}"
+    say(f"Run in {run.folder}; it will need about {size(run.needs())} of disk. Ctrl-C saves and stops.")
     with listening() as asked:
         try:
             follow(run, asked)
@@ -50,19 +54,29 @@ def drive(run: Run, imports: Sequence[str] = ()) -> int:
             complain(f"{error.strerror or error}. What was saved before is whole. Continue with: {resume}")
             return 1
         except KeyboardInterrupt:
-            complain(f"ended at once; what was saved before is whole. Continue with: {resume}")
+            complain(f"ended at once. What was saved before is whole. Continue with: {resume}")
             return 130
     if asked.signal is not None:
         say(f"Interrupted and saved in {run.folder}", f"Continue with:  {resume}")
         return 128 + asked.signal
+    folder = f"{shlex.quote(str(run.folder))}{flags}"
     say(
-        *(f"{name}: {value}" for name, value in run.summary().items()),
-        f"Run:    {run.folder}",
-        f"Score:  ganglion eval {run.folder} --episodes 100{flags}",
-        f"Watch:  ganglion play {run.folder}{flags}",
-        f'Longer: {resume} train.budget="..."',
+        *table(
+            [
+                *run.summary().items(),
+                ("Run", str(run.folder)),
+                ("Score it", f"ganglion eval {folder} --episodes 100"),
+                ("Watch it", f"ganglion play {folder}"),
+                ("Train on", f'{resume} train.budget="..."'),
+            ]
+        )
     )
     return 0
+
+
+def size(count: int) -> str:
+    """Bytes as people read them."""
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{max(count / 1e6, 0.1):.1f} MB"
 
 
 def follow(run: Run, asked: Asked) -> None:

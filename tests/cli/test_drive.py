@@ -1,0 +1,113 @@
+"""Driving a run: to its end, to a signal, to a full disk. The run is a stand-in."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+from collections.abc import Callable, Generator, Mapping
+from pathlib import Path
+
+import pytest
+
+from ganglion.cli import main
+from ganglion.config import RunConfig
+from ganglion.core import Command, LogData, Progress, Stop
+from ganglion.runtime.run import Run
+
+Captured = pytest.CaptureFixture[str]
+ASK = ["train", "algo=sketch", "env=world", "log=[drum]"]
+
+
+class Pretend:
+    """A run of ten events; `at_three` happens at the third."""
+
+    made: list[Pretend]
+    at_three: Callable[[], None]
+
+    def __init__(self, config: RunConfig) -> None:
+        self.config, self.folder = config, Path("runs/my run")
+        self.commands: list[Command | None] = []
+        self.made.append(self)
+
+    def needs(self) -> int:
+        return 2_500_000
+
+    def summary(self) -> Mapping[str, str]:
+        return {"Best": "12.00 mean return"}
+
+    def stream(self) -> Generator[LogData, Command | None, Stop]:
+        for number in range(10):
+            if number == 3:
+                type(self).at_three()
+            command = yield LogData("collect", Progress(env_steps=number), {})
+            self.commands.append(command)
+            if isinstance(command, Stop):
+                return command
+        return Stop("budget", finished=True)
+
+
+@pytest.fixture
+def pretend(monkeypatch: pytest.MonkeyPatch) -> type[Pretend]:
+    made: list[Pretend] = []
+    monkeypatch.setattr(Pretend, "made", made, raising=False)
+    monkeypatch.setattr(Pretend, "at_three", staticmethod(lambda: None), raising=False)
+    monkeypatch.setattr(Run, "create", Pretend)
+    return Pretend
+
+
+def test_a_finished_run_says_what_to_do_next(pretend: type[Pretend], capsys: Captured) -> None:
+    assert main(ASK) == 0
+    out = capsys.readouterr().out
+    assert "2.5 MB of disk" in out
+    assert "12.00 mean return" in out
+    assert "ganglion eval 'runs/my run' --episodes 100" in out
+    assert "ganglion play 'runs/my run'" in out
+    assert pretend.made[0].commands == [None] * 10
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_stops_and_says_how_to_resume(
+    number: signal.Signals, code: int, pretend: type[Pretend], capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = signal.getsignal(number)
+    monkeypatch.setattr(pretend, "at_three", staticmethod(lambda: os.kill(os.getpid(), number)))
+    assert main([*ASK, "--import", "json"]) == code
+    assert "ganglion resume 'runs/my run' --import json" in capsys.readouterr().out
+    assert pretend.made[0].commands == [None, None, None, Stop(f"interrupted by {number.name}")]
+    assert signal.getsignal(number) is before
+
+
+def test_a_second_interrupt_ends_at_once(
+    pretend: type[Pretend], capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def twice() -> None:
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(pretend, "at_three", staticmethod(twice))
+    assert main(ASK) == 130
+    assert "What was saved before is whole. Continue with: ganglion resume" in capsys.readouterr().err
+
+
+def test_a_full_disk_is_a_message(pretend: type[Pretend], capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full() -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(pretend, "at_three", staticmethod(full))
+    assert main(ASK) == 1
+    err = capsys.readouterr().err
+    assert err.startswith("ganglion: No space left on device. What was saved before is whole.")
+    assert "Traceback" not in err
+
+
+def test_a_sweep_runs_one_after_the_other(pretend: type[Pretend], capsys: Captured) -> None:
+    assert main([*ASK, "sweep.run.seed=[3,4]"]) == 0
+    assert [run.config.run.seed for run in pretend.made] == [3, 4]
+    assert "Run 2 of 2: World-v0-sketch-seed=4" in capsys.readouterr().out
+
+
+def test_an_interrupted_sweep_stops(pretend: type[Pretend], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pretend, "at_three", staticmethod(lambda: signal.raise_signal(signal.SIGINT)))
+    assert main([*ASK, "sweep.run.seed=[3,4]"]) == 130
+    assert len(pretend.made) == 1
