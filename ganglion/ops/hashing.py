@@ -34,7 +34,7 @@ def hash_bits(*keys: Tensor | int) -> Tensor:
         key = key.to(torch.int64) if isinstance(key, Tensor) else key
         for word in (key & _LOW, (key >> 32) & _LOW):
             left = _mix((left + word + 0x1E3779B9) & _LOW)
-            right = _mix((right ^ word) + 0x7F4A7C15 & _LOW)
+            right = _mix(((right ^ word) + 0x7F4A7C15) & _LOW)
     return _mix(left ^ _mix(right))
 
 
