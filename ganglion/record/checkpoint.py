@@ -82,7 +82,8 @@ class Checkpoints:
     def load(self, path: Path) -> tuple[State, dict[str, Json]]:
         """Reads a checkpoint; the next `save` writes only the blocks that have changed since."""
         state, meta = load(path)
-        self.kept = _kept(manifest.read(atomic.find_folder(path) / MANIFEST)) if path.parent == self.folder else {}
+        ours = path.parent.resolve() == self.folder.resolve()
+        self.kept = _kept(manifest.read(atomic.find_folder(path) / MANIFEST)) if ours else {}
         return state, meta
 
     def estimate(self, state: State, rows: int = 0) -> int:
