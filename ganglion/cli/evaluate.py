@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 
 from ganglion.cli.asked import existing, import_argument, run_argument
-from ganglion.cli.text import say
+from ganglion.cli.text import say, table
 from ganglion.errors import UserError
 
 
@@ -44,7 +44,8 @@ def run(args: argparse.Namespace) -> int:
 
         say(json.dumps(dict(result)))
         return 0
-    say(*(f"{name:10} {shown(value)}" for name, value in result.items() if name != "returns"))
+    names = {"interval": "95 % interval"}
+    say(*table([(names.get(name, name), shown(value)) for name, value in result.items() if name != "returns"]))
     return 0
 
 

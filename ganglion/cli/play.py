@@ -8,6 +8,7 @@ ganglion play runs/cartpole-dqn-20260101-120000 --window
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,10 @@ def run(args: argparse.Namespace) -> int:
     out = Path(args.out) if args.out else folder / "videos" / f"{args.which}-{args.seed}.gif"
     if not args.window and out.suffix not in (".gif", ".mp4"):
         raise UserError(f"--out should end in .gif or .mp4, got {str(out)!r}.")
+    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
+    os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
+    if not args.window:
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # files need no screen
     from ganglion.config.files import import_module
     from ganglion.runtime.run import frames
 
@@ -91,7 +96,7 @@ def in_window(shown: Iterator[Any], fps: int, title: str) -> None:
         import pygame
     except ModuleNotFoundError:
         raise missing("pygame-ce") from None
-    pygame.init()
+    pygame.display.init()
     try:
         clock, screen = pygame.time.Clock(), None
         for frame in shown:
@@ -106,7 +111,7 @@ def in_window(shown: Iterator[Any], fps: int, title: str) -> None:
     except pygame.error as error:
         raise UserError(f"no window can be opened here: {error}. Try --out FILE.gif") from None
     finally:
-        pygame.quit()
+        pygame.display.quit()
 
 
 def missing(package: str) -> UserError:

@@ -7,7 +7,7 @@ import pytest
 from tests.config.sketches import registered
 
 
-@pytest.fixture(autouse=True, scope="package")
+@pytest.fixture(autouse=True, scope="module")
 def sketches() -> Iterator[None]:
     with registered():
         yield

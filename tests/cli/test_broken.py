@@ -157,6 +157,8 @@ def check_refused(argv: list[str]) -> None:
 def warm() -> None:
     """What refusals import once (difflib, ...) is imported here; afterwards nothing may be."""
     sys.addaudithook(hear)
+    for words in (["algo=sketch", "env=world"], [f"env={{kind: {kind}}}" for kind in ("gym", "torch", "toy")]):
+        main(["show", *words])  # the package's own modules, among them the writers of the default log
     assert main(["show", "algo=sketch", "env=world", "log=[paper]"]) == 0
     for words in (["algo.lr=x"], ["algo.net=x"], ["algo.x=1"], ["algo.loss=x"], ["x=["]):
         assert main(["show", "algo=sketch", "env=world", "log=[paper]", *words]) == 2

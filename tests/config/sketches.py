@@ -96,4 +96,4 @@ def registered() -> Iterator[None]:
         yield
     finally:
         for key in KINDS:
-            del registry._found[key]
+            registry._found.pop(key)
