@@ -134,23 +134,27 @@ class GymEnv:
         """Replays the running episodes; where that is not promised they are cut, and the next step says so."""
         slots, scalars = self.slots, state.scalars
         if len(scalars["episode"]) != len(slots.envs):
-            raise UserError(f"env.slots: the state has {len(scalars['episode'])} slots, this environment {len(slots.envs)}")
+            raise UserError(
+                f"env.slots: the state has {len(scalars['episode'])} slots, this environment {len(slots.envs)}"
+            )
         slots.seed = scalars["seed"]
         slots.episode, slots.ended = list(scalars["episode"]), list(scalars["ended"])
         running = [slot for slot, ended in enumerate(slots.ended) if not ended]
+        for i, array in enumerate(slots.obs):
+            array[...] = state.tensors[f"obs{i}"].numpy()
         if self.promise == "replay":
             self._replay(running, scalars["actions"], state.tensors)
         else:
-            self._cut(running, state.tensors)
+            self._cut(running)
         slots.finished = [(f[0], f[1], f[2], dict(f[3])) for f in scalars["finished"]]
 
-    def _cut(self, running: list[int], tensors: Mapping[str, Tensor]) -> None:
+    def _cut(self, running: list[int]) -> None:
         self._log = ActionLog()
         self.slots.cut = set(running)
         self.slots.length = [0] * len(self.slots.envs)
-        for i, array in enumerate(self.slots.obs):
-            array[...] = tensors[f"obs{i}"].numpy()
-        log.warning("%s: %d running episodes could not be resumed and are cut as truncated", self.spec.name, len(running))
+        log.warning(
+            "%s: %d running episodes could not be resumed and are cut as truncated", self.spec.name, len(running)
+        )
 
     def _replay(self, running: list[int], counts: list[int], tensors: Mapping[str, Tensor]) -> None:
         columns = [tensors[f"action{i}"].numpy() for i in range(len(self._actions.leaves))]

@@ -30,13 +30,16 @@ class Stage:
         try:
             while True:
                 for own in self.before():
-                    command = (yield own) or command
+                    told = yield own
+                    command = command if told is None else told
                 try:
                     log = stream.send(command)
                 except StopIteration as end:
                     yield from self.after(end.value)
                     return end.value
-                command = self.take((yield log) or self.seen(log))
+                wish = self.seen(log)
+                told = yield log
+                command = self.take(wish if told is None else told)
         finally:
             stream.close()
 

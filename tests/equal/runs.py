@@ -1,0 +1,80 @@
+"""Small runs of every sort, and what makes two of them equal."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ganglion.config import RunConfig
+from ganglion.core import State
+from ganglion.record.checkpoint import Checkpoints, load
+from ganglion.runtime.run import Run
+
+REPLAY = {"capacity": 700, "batch": 16}
+OFTEN = {"eval": {"every": "300 steps", "episodes": 4}, "save": {"every": "170 steps", "keep": 2}}
+SORTS: dict[str, dict[str, Any]] = {
+    "dqn": {
+        "algo": {"kind": "dqn", "n_step": 3, "target_every": 20, "replay": REPLAY, "net": {"hidden": [16], "normalise": True},
+                 "limiter": {"warmup": 100, "opt_interval": 4}},
+        "env": {"kind": "gym", "id": "CartPole-v1", "slots": 4}},
+    "prioritised": {
+        "algo": {"kind": "dqn", "replay": {"kind": "prioritised", **REPLAY}, "net": {"hidden": [16]},
+                 "limiter": {"warmup": 100, "opt_interval": 4}},
+        "env": {"kind": "gym", "id": "MountainCar-v0", "slots": 3}},
+    "ppo": {
+        "algo": {"kind": "ppo", "horizon": 24, "net": {"hidden": [16], "normalise": True}, "normalise_reward": True},
+        "env": {"kind": "gym", "id": "Pendulum-v1", "slots": 4}},
+    "recurrent": {
+        "algo": {"kind": "ppo", "horizon": 16, "net": {"hidden": [16], "memory": "gru", "memory_size": 16}},
+        "env": {"kind": "torch", "id": "cartpole", "slots": 4}},
+    "sac": {
+        "algo": {"kind": "sac", "replay": REPLAY, "net": {"hidden": [16]}, "limiter": {"warmup": 150, "opt_interval": 2}},
+        "env": {"kind": "gym", "id": "Pendulum-v1", "slots": 2}},
+}  # fmt: skip
+
+
+def config(sort: str, folder: Path, budget: int = 1_000, **more: Any) -> RunConfig:
+    raw = {**OFTEN, **SORTS[sort], "train": {"budget": f"{budget} steps"}, "log": {"every": "100 steps", "writers": ["jsonl"]}}
+    return RunConfig.model_validate({**raw, "run": {"dir": str(folder)}, **more})
+
+
+def finish(run: Run) -> Run:
+    for _ in run.stream():
+        pass
+    return run
+
+
+def fingerprint(state: State, but: tuple[str, ...] = ()) -> str:
+    """A hash of everything in a state, wall-clock aside."""
+    h = hashlib.sha256()
+    tensors = dict(state.tensors)
+    for name, ring in state.rings.items():
+        tensors |= {f"{name}/{k}": v for k, v in ring.arrays.items()}
+    for name in sorted(tensors):
+        if not name.startswith(but or ("\0",)):
+            h.update(name.encode())
+            h.update(torch.as_tensor(tensors[name]).contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    for name in sorted(state.scalars):
+        value = state.scalars[name]
+        if name.endswith("counters/at") or name.endswith("own/since"):
+            value = value[:3]  # seconds are not repeatable
+        if not name.startswith(but or ("\0",)):
+            h.update(json.dumps([name, value], default=str).encode())
+    return h.hexdigest()
+
+
+def saved(folder: Path) -> str:
+    """The fingerprint of a run's newest checkpoint."""
+    newest = Checkpoints(folder / "checkpoints", 1).newest()
+    assert newest is not None
+    return fingerprint(load(newest)[0])
+
+
+def metrics(folder: Path) -> list[dict[str, Any]]:
+    """What a run recorded, wall-clock aside."""
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in line.items() if k != "seconds" and not k.startswith("speed/")} for line in lines]
