@@ -50,7 +50,7 @@ def test_get_gae_with_default_last_value() -> None:
 
 def test_get_gae_needs_the_value_after_a_truncation() -> None:
     data = trajectory(2, truncated=True) + trajectory(3)
-    with pytest.raises(ValueError, match="transition 1 was truncated .* needs `next_value`"):
+    with pytest.raises(ValueError, match="transition 1 was truncated"):
         Adder.get_gae(data, torch.tensor(0.0), GAMMA, LAM)
     data[1]["next_value"] = torch.tensor(5.0)
     ours = Adder.get_gae(data, torch.tensor(0.0), GAMMA, LAM)

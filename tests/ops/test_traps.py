@@ -76,8 +76,8 @@ def test_traces_are_cut_where_an_episode_ends(terminated: bool) -> None:
 
 def test_vtrace_uses_each_row_s_own_discount_and_ratio() -> None:
     """XingTian multiplies by discount[j + 1] rho[j + 1] where j is meant."""
-    c = reference.Case(*(x.numpy() for x in (column(1, 2), column(0.5, 0.1), column(0.1, 0.3))), *[column(0.9, 0.5).numpy()],
-                       flags(0, 0).numpy(), column(-0.7, -0.1).numpy())  # fmt: skip
+    numbers = (1, 2), (0.5, 0.1), (0.1, 0.3), (0.9, 0.5)
+    c = reference.Case(*[column(*x).numpy() for x in numbers], flags(0, 0).numpy(), column(-0.7, -0.1).numpy())
     t = c.tensors()
     ours = ops.vtrace(t[5], *t[:5])
     rho = torch.exp(t[5])
@@ -129,7 +129,7 @@ def test_functions_do_not_change_their_inputs() -> None:
     """nerveX's gae writes into next_value."""
     c = [torch.randn(5, 3) for _ in range(4)] + [torch.rand(5, 3), torch.rand(5, 3) < 0.5]
     kept = [x.clone() for x in c]
-    log_ratio, reward, value, after, discount, cut = c
+    _, reward, value, after, discount, cut = c
     ops.gae(reward, value, after, discount, cut, LAM)
     ops.lambda_returns(reward, after, discount, cut, LAM)
     ops.vtrace(*c)
