@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # no pool of compilers beside the two test processes
 os.environ.setdefault("WANDB_MODE", "offline")
 os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
 
