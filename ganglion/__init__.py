@@ -2,8 +2,8 @@
 
     import ganglion
 
-    run = ganglion.Run.create(ganglion.load_config("cartpole/dqn", ["run.seed=1"]))
-    for log in run.stream():
+    run = ganglion.train("cartpole/dqn", ["run.seed=1"])  # to the end
+    for log in ganglion.Run.create(ganglion.load_config("cartpole/ppo")).stream():  # event by event
         ...
 
 Everything is imported when first used: `import ganglion` alone waits for nothing.
@@ -11,12 +11,15 @@ Everything is imported when first used: `import ganglion` alone waits for nothin
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ganglion import algos, buffers, config, core, envs, fast, nn, ops, record, registry, runtime
     from ganglion.config import RunConfig, register
     from ganglion.config import dump as dump_config
@@ -55,7 +58,16 @@ __all__ = [
     "register",
     "registry",
     "runtime",
+    "train",
 ]
+
+
+def train(source: str | Path | None, overrides: Iterable[str] = (), imports: Iterable[str] = ()) -> Run:
+    """Trains a run to its end: a preset, a file or YAML text, then `path=value` in order."""
+    run: Run = __getattr__("Run").create(__getattr__("load_config")(source, overrides, imports))
+    for _ in run.stream():
+        pass
+    return run
 
 
 def __getattr__(name: str) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import shlex
 import signal
 from collections.abc import Iterator, Sequence
@@ -43,7 +42,6 @@ def listening() -> Iterator[Asked]:
 
 def drive(run: Run, imports: Sequence[str] = ()) -> int:
     """Runs the stream; 0 when the run is finished, 130 or 143 when it was interrupted and saved, 1 on a full disk."""
-    logging.basicConfig(format="ganglion: %(message)s")
     flags = "".join(f" --import {module}" for module in imports)
     resume = f"ganglion resume {shlex.quote(str(run.folder))}{flags}"
     say(f"Run in {run.folder}; it will need about {size(run.needs())} of disk. Ctrl-C saves and stops.")

@@ -8,6 +8,7 @@ Settings may be changed where the saved state still fits them, such as a longer 
 from __future__ import annotations
 
 import argparse
+import logging
 
 from ganglion.cli.asked import existing, import_argument, run_argument
 
@@ -20,6 +21,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     folder = existing(args.folder)
+    logging.basicConfig(format="ganglion: %(message)s")
     from ganglion.cli.drive import drive
     from ganglion.config.files import import_module
     from ganglion.runtime.run import Run

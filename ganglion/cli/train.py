@@ -12,6 +12,7 @@ Ctrl-C saves first; `ganglion resume RUN` continues exactly where it stopped.
 from __future__ import annotations
 
 import argparse
+import logging
 
 from ganglion.cli.asked import asked_cases, config_arguments
 from ganglion.cli.text import say
@@ -23,6 +24,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     configs = asked_cases(args)
+    logging.basicConfig(format="ganglion: %(message)s")
     from ganglion.cli.drive import drive
     from ganglion.runtime.run import Run
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import ganglion
 from ganglion.cli import main
 
 ROOT = Path(__file__).parents[2]
@@ -79,6 +80,14 @@ def test_what_does_not_fit_leaves_no_folder(
     assert main(["train", *words]) == 2
     assert message in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_train_from_python(tmp_path: Path) -> None:
+    run = ganglion.train(
+        None, ["algo=dqn", "env={kind: gym, id: CartPole-v1}", *ASK[5:], *QUICK, f"run.dir={tmp_path}"]
+    )
+    assert run.trainer.at.fraction == 1.0
+    assert "env steps" in run.summary()["Trained"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

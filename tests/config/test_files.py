@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from ganglion.config import RunConfig, cases, constant, cosine, dump, every, linear, load, piecewise, resolve, text
 from ganglion.errors import UserError
+from ganglion.registry import presets
 from tests.config.sketches import TEXT, Deep, Drum, Paper, Ranked, Sketch, Store, Wide, World
 
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
@@ -212,6 +213,28 @@ def test_files(tmp_path: Path) -> None:
     ]:
         with pytest.raises(UserError, match=message):
             load(tmp_path / source)
+
+
+def test_the_example_of_the_design() -> None:
+    config = load(
+        "algo: {kind: dqn, lr: 1e-3, limiter: {opt_interval: 10, warmup: 1k}}\n"
+        "env:  {kind: gym, id: CartPole-v1, slots: 8}\n"
+        "train: {budget: 50k steps}\n"
+        "eval: {every: 5k steps, episodes: 20}\n"
+        "save: {every: 10k steps, keep: 3}\n"
+        "log:  [console, jsonl, tensorboard]\n"
+        "run:  {seed: 0, device: auto, mode: local}\n"
+    )
+    assert [writer.kind for writer in config.log.writers] == ["console", "jsonl", "tensorboard"]
+    assert config.algo.plain()["limiter"]["warmup"] == 1_000
+    assert load(dump(config)) == config
+
+
+@pytest.mark.parametrize("name", presets())
+def test_presets(name: str) -> None:
+    config = load(name)
+    assert config.title == name.replace("/", "-")
+    assert load(dump(config)) == config
 
 
 def test_a_sweep_is_every_combination() -> None:
