@@ -30,7 +30,7 @@ class Stage:
         try:
             while True:
                 for own in self.before():
-                    told = yield own
+                    told = self.take((yield own))
                     command = command if told is None else told
                 try:
                     log = stream.send(command)
