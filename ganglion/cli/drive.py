@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from ganglion.cli.text import complain, say, table
 from ganglion.core import Stop
+from ganglion.errors import UserError
 
 if TYPE_CHECKING:
     from ganglion.runtime.run import Run
@@ -48,6 +49,8 @@ def drive(run: Run, imports: Sequence[str] = ()) -> int:
     with listening() as asked:
         try:
             follow(run, asked)
+        except UserError as error:
+            raise UserError(f"{error} What was saved before is whole. Continue with: {resume}") from error
         except OSError as error:
             complain(f"{error.strerror or error}. What was saved before is whole. Continue with: {resume}")
             return 1

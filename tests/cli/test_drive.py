@@ -13,6 +13,7 @@ import pytest
 from ganglion.cli import main
 from ganglion.config import RunConfig
 from ganglion.core import Command, LogData, Progress, Stop
+from ganglion.errors import UserError
 from ganglion.runtime.run import Run
 
 Captured = pytest.CaptureFixture[str]
@@ -99,6 +100,17 @@ def test_a_full_disk_is_a_message(pretend: type[Pretend], capsys: Captured, monk
     err = capsys.readouterr().err
     assert err.startswith("ganglion: No space left on device. What was saved before is whole.")
     assert "Traceback" not in err
+
+
+def test_bad_input_found_late_says_how_to_resume(
+    pretend: type[Pretend], capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def crowded() -> None:
+        raise UserError("a checkpoint needs 5 MB and 1 MB are free.")
+
+    monkeypatch.setattr(pretend, "at_three", staticmethod(crowded))
+    assert main(ASK) == 2
+    assert "1 MB are free. What was saved before is whole. Continue with: ganglion resume" in capsys.readouterr().err
 
 
 def test_a_sweep_runs_one_after_the_other(pretend: type[Pretend], capsys: Captured) -> None:
