@@ -1,0 +1,70 @@
+"""Environments: gymnasium's, made of tensors, toys; all under one contract, `core.Env`.
+
+Names are looked up when first used, so that a worker process can take the numpy parts without torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ganglion.envs.configs import GymConfig, TorchConfig, ToyConfig
+    from ganglion.envs.gym import GymEnv
+    from ganglion.envs.native import NATIVE, Acrobot, CartPole, MountainCar, Pendulum
+    from ganglion.envs.seeds import episode_seed
+    from ganglion.envs.spaces import from_gym, to_gym
+    from ganglion.envs.toys import TOYS, Bandit, Chain, Identity, Masked, Memory, Toy, TruncationProbe
+    from ganglion.envs.vector import VectorGymEnv
+    from ganglion.envs.world import TorchEnv
+    from ganglion.envs.wrappers import FrameStack, Pay, Show, Wrapper, clip_obs, keep
+
+_MODULES = {
+    "configs": ("GymConfig", "TorchConfig", "ToyConfig"),
+    "gym": ("GymEnv",),
+    "native": ("NATIVE", "Acrobot", "CartPole", "MountainCar", "Pendulum"),
+    "seeds": ("episode_seed",),
+    "spaces": ("from_gym", "to_gym"),
+    "toys": ("TOYS", "Bandit", "Chain", "Identity", "Masked", "Memory", "Toy", "TruncationProbe"),
+    "vector": ("VectorGymEnv",),
+    "world": ("TorchEnv",),
+    "wrappers": ("FrameStack", "Pay", "Show", "Wrapper", "clip_obs", "keep"),
+}
+_HOME = {name: module for module, names in _MODULES.items() for name in names}
+
+__all__ = [
+    "NATIVE",
+    "TOYS",
+    "Acrobot",
+    "Bandit",
+    "CartPole",
+    "Chain",
+    "FrameStack",
+    "GymConfig",
+    "GymEnv",
+    "Identity",
+    "Masked",
+    "Memory",
+    "MountainCar",
+    "Pay",
+    "Pendulum",
+    "Show",
+    "TorchConfig",
+    "TorchEnv",
+    "Toy",
+    "ToyConfig",
+    "TruncationProbe",
+    "VectorGymEnv",
+    "Wrapper",
+    "clip_obs",
+    "episode_seed",
+    "from_gym",
+    "keep",
+    "to_gym",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)

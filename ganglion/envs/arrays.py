@@ -52,8 +52,9 @@ def _array_leaf(space: spaces.MultiDiscrete | spaces.MultiBinary | spaces.Box, p
         return Leaf(path, (int(np.prod(space.shape)),), np.bool_, None, space)
     if isinstance(space, spaces.Box):
         return Leaf(path, space.shape, np.uint8 if space.dtype == np.uint8 else np.float32, None, space)
-    shifted = isinstance(space, spaces.MultiDiscrete) and space.start.any()
-    start = space.start.reshape(-1).astype(np.int64) if shifted else None
+    start = None
+    if isinstance(space, spaces.MultiDiscrete) and space.start.any():
+        start = space.start.reshape(-1).astype(np.int64)
     return Leaf(path, (int(np.prod(space.shape)),), np.int64, start, space)
 
 

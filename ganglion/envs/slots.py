@@ -55,12 +55,10 @@ class Slots:
     def step(self, actions: Sequence[Any]) -> None:
         """Acts in every slot, or resets it where its episode has ended."""
         self._clear()
-        if not self.cut:
-            return self._walk(enumerate(actions))
-        self._walk([(slot, action) for slot, action in enumerate(actions) if slot not in self.cut])
-        for slot in self.cut:
+        lost, self.cut = self.cut, set()
+        self._walk([pair for pair in enumerate(actions) if pair[0] not in lost] if lost else enumerate(actions))
+        for slot in lost:
             self._end_cut(slot)
-        self.cut = set()
 
     def _clear(self) -> None:
         self.terminated.fill(False)

@@ -41,7 +41,7 @@ def from_gym(space: spaces.Space[Any]) -> Space:
 
 
 def _named(key: str, part: spaces.Space[Any]) -> Space:
-    return mask_space(int(np.prod(part.shape))) if key == MASK else from_gym(part)
+    return mask_space(int(np.prod(part.shape or ()))) if key == MASK else from_gym(part)
 
 
 def _bound(bound: Array) -> tuple[float, ...]:

@@ -42,7 +42,9 @@ class Identity(Toy):
 
     size, starts, draws = 1, 1, 1
 
-    def __init__(self, slots: int, size: int = 4, limit: int = 8, continuous: bool = False, device: str = "cpu") -> None:
+    def __init__(
+        self, slots: int, size: int = 4, limit: int = 8, continuous: bool = False, device: str = "cpu"
+    ) -> None:
         self.n, self.limit, self.continuous = size, limit, continuous
         self.obs_space = UNIT if continuous else Discrete(size)
         self.action_space = UNIT if continuous else Discrete(size)
@@ -70,7 +72,7 @@ class Identity(Toy):
 
 
 class Chain(Toy):
-    """A corridor of n places, seen as a one-hot vector: right (1) leads to the exit, worth 1 and terminal, n steps away;
+    """A corridor of n places, seen as a one-hot vector: right (1) leads to the exit, n steps away, worth 1 and the end;
     left (0) leads back to the start, where it is worth a tempting 0.001. Truncated after `limit` steps.
 
     V*(s) = gamma^(n - 1 - s) as long as that is above 0.001 gamma^s / (1 - gamma), the worth of going back to nibble.
@@ -137,7 +139,7 @@ class Bandit(Toy):
 
 
 class Memory(Toy):
-    """A cue, one of n, is shown at the first step; after `delay` blank steps a bell asks for it: 1 if right, then the end.
+    """A cue, one of n, is shown at the first step; `delay` blank steps later a bell asks for it, worth 1 and the end.
 
     With memory the best return is 1, without it 1 / n. The observation is the cue as one-hot, then the bell.
     """

@@ -33,9 +33,13 @@ class VectorGymEnv:
     """Slots over a gymnasium VectorEnv. Promise: state where its internals are known, else restart."""
 
     def __init__(
-        self, env: VectorEnv[Any, Any, Any], name: str = "", device: str | torch.device = "cpu", masked: bool | None = None
+        self,
+        env: VectorEnv[Any, Any, Any],
+        name: str = "",
+        device: str | torch.device = "cpu",
+        masked: bool | None = None,
     ) -> None:
-        self.env = env
+        self.env: Any = env  # its type hints know neither lists of seeds nor how frames come
         self.masked = isinstance(env.unwrapped, (SyncVectorEnv, AsyncVectorEnv)) if masked is None else masked
         self.mode = AutoresetMode(env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP))
         if self.mode is AutoresetMode.DISABLED and not self.masked:
@@ -137,14 +141,14 @@ class VectorGymEnv:
     def _account(self, before: Array, lost: Array, reward: Array, info: Mapping[str, Any]) -> None:
         self.total = np.where(before, 0.0, self.total) + reward
         self.length = np.where(before, 0, self.length + 1)
-        for slot in np.flatnonzero(before):
+        for slot in np.flatnonzero(before).tolist():
             self.sums[slot] = {}
         last = info.get("final_info", {}) if self.mode is AutoresetMode.SAME_STEP else {}
-        for slot in np.flatnonzero(~before) if info else ():
+        for slot in np.flatnonzero(~before).tolist() if info else ():
             add_numbers(self.sums[slot], _of_slot(last if self.ended[slot] and last else info, slot))
-        for slot in np.flatnonzero(self.ended & ~lost & ~before):
+        for slot in np.flatnonzero(self.ended & ~lost & ~before).tolist():
             total, length = float(self.total[slot]), int(self.length[slot])
-            self.finished.append(Episode(int(slot), total, length, means(self.sums[slot])))
+            self.finished.append(Episode(slot, total, length, means(self.sums[slot])))
 
     def _step(self, reward: Array, terminated: Array, truncated: Array) -> Step:
         obs = grow(self._leaves, [torch.from_numpy(row.copy()) for row in self.obs])
@@ -171,7 +175,9 @@ class VectorGymEnv:
         """Where the internals are not known, running episodes are cut: the next step says they were truncated."""
         arrays = {name: tensor.numpy().copy() for name, tensor in state.tensors.items()}
         if len(arrays["ended"]) != self.spec.slots:
-            raise UserError(f"env.slots: the state has {len(arrays['ended'])} slots, this environment {self.spec.slots}")
+            raise UserError(
+                f"env.slots: the state has {len(arrays['ended'])} slots, this environment {self.spec.slots}"
+            )
         self._begin(state.scalars["seed"])
         self.ended, self.episode, self.length, self.total = (arrays[k] for k in ("ended", "episode", "length", "total"))
         self.obs = [arrays[f"obs{i}"] for i in range(len(self._leaves))]
@@ -184,7 +190,9 @@ class VectorGymEnv:
             self.env.unwrapped.np_random.bit_generator.state = state.scalars["random"]
             return
         self.cut = ~self.ended
-        log.warning("%s: %d running episodes cannot be resumed and are cut as truncated", self.spec.name, self.cut.sum())
+        log.warning(
+            "%s: %d running episodes cannot be resumed and are cut as truncated", self.spec.name, self.cut.sum()
+        )
 
 
 def _blend(which: Array, chosen: list[Array], rest: list[Array]) -> list[Array]:

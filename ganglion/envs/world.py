@@ -78,9 +78,9 @@ class TorchEnv:
         self.length = zeros(slots)
         self.total = zeros(slots, dtype=torch.float64)
         self.count = zeros(slots)  # finished episodes, of which the last RECENT are kept
-        self.totals = zeros(RECENT, slots, dtype=torch.float64)
-        self.lengths = zeros(RECENT, slots)
-        self._drained = [0] * slots
+        self.recent = zeros(3, RECENT, slots, dtype=torch.float64)  # their totals, lengths and times
+        self.clock = zeros()
+        self._drained = torch.zeros(slots, dtype=torch.int64)
         self._waiting: list[Episode] = []
         self._calls = 0  # since the last look at finished episodes
 
@@ -88,7 +88,7 @@ class TorchEnv:
         self.seed.fill_(_signed(seeds.mix(seed & seeds.MASK)))
         for tensor in (self.ended, self.episode, self.length, self.total, self.count):
             tensor.zero_()
-        self._drained, self._waiting, self._calls = [0] * self.spec.slots, [], 0
+        self._drained, self._waiting, self._calls = torch.zeros_like(self._drained), [], 0
         self.world.copy_(self.first(uniforms(self._key(self.episode), self.starts)))
         no = torch.zeros_like(self.ended)
         return Step(self.observe(self.world), torch.zeros_like(self.total, dtype=torch.float32), no, no.clone(), ~no)
@@ -130,27 +130,33 @@ class TorchEnv:
         self._calls += 1
         if self._calls > RECENT and not self._captured():
             self._collect()  # nobody has asked for a while: an episode takes two calls at least, so none is lost
+        self.clock.add_(1)
         if self.device.type == "cpu" and not bool(ended.any()):
             return
         place = (self.count % RECENT).unsqueeze(0)
-        self.totals.scatter_(0, place, torch.where(ended, total, self.totals.gather(0, place).squeeze(0)).unsqueeze(0))
-        self.lengths.scatter_(0, place, torch.where(ended, length, self.lengths.gather(0, place).squeeze(0)).unsqueeze(0))
+        row = torch.stack((total, length.to(total.dtype), self.clock.expand_as(length).to(total.dtype)))
+        for kept, new in zip(self.recent, row):
+            kept.scatter_(0, place, torch.where(ended, new, kept.gather(0, place).squeeze(0)).unsqueeze(0))
         self.count.add_(ended)
 
     def _captured(self) -> bool:
         return self.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
     def _collect(self) -> None:
-        """Moves finished episodes from the device to the host."""
+        """Moves finished episodes from the device to the host, in the order they ended, whoever asks and whenever."""
         self._calls = 0
-        count: list[int] = self.count.tolist()
-        if count == self._drained:
+        count = self.count.to("cpu", copy=True)
+        new = (count - self._drained).clamp_max(RECENT)  # [B]
+        if not bool(new.any()):
             return
-        totals, lengths = self.totals.cpu(), self.lengths.cpu()
-        for slot, (before, now) in enumerate(zip(self._drained, count, strict=True)):
-            for i in range(max(before, now - RECENT), now):
-                place = i % RECENT
-                self._waiting.append(Episode(slot, float(totals[place, slot]), int(lengths[place, slot]), {}))
+        back = torch.arange(int(new.max()), 0, -1).unsqueeze(-1)
+        place = ((count - back) % RECENT).expand(3, -1, -1)  # [3, most, B]
+        rows = self.recent.gather(1, place.to(self.device)).cpu()
+        which = back <= new
+        slots = which.nonzero()[:, 1].tolist()
+        found = zip(*rows[:, which].tolist(), slots)  # totals, lengths, times, slots
+        waiting = sorted((time, slot, total, int(length)) for total, length, time, slot in found)
+        self._waiting += [Episode(slot, total, length, {}) for _, slot, total, length in waiting]
         self._drained = count
 
     def episodes(self) -> list[Episode]:
@@ -182,5 +188,5 @@ class TorchEnv:
         for name, tensor in self._tensors().items():
             tensor.copy_(state.tensors[name])
         self.count.zero_()
-        self._drained, self._calls = [0] * self.spec.slots, 0
+        self._drained, self._calls = torch.zeros_like(self._drained), 0
         self._waiting = [Episode(e[0], e[1], e[2], dict(e[3])) for e in state.scalars["finished"]]

@@ -1,0 +1,231 @@
+"""The environments a config can name: kinds gym, torch and toy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field, field_validator
+
+from ganglion.config import EnvConfig, register
+from ganglion.errors import UserError, nearest
+
+if TYPE_CHECKING:  # what follows is imported where it is used, so that reading a config stays quick
+    import gymnasium
+    from gymnasium.envs.registration import EnvSpec as GymSpec
+
+    from ganglion.core import Env
+
+OWN = {  # options of gymnasium.make that have a setting of their own
+    "max_episode_steps": "env.time_limit",
+    "render_mode": "the command that draws",
+    "num_envs": "env.slots",
+    "vectorization_mode": "env.vector",
+    "disable_env_checker": "nothing: it is always off",
+    "vector_kwargs": "nothing: it is not needed",
+    "wrappers": "nothing: wrap in Python",
+}
+EXTRAS = {"box2d": "box2d", "mujoco": "mujoco", "ale_py": "atari"}  # in an entry point -> our extra
+
+
+class ShapedConfig(EnvConfig):
+    """A world whose observations and rewards may be changed on their way in."""
+
+    time_limit: int | None = Field(default=None, ge=1)  # steps until truncation; None: the environment's own
+    keep: tuple[int, ...] = ()  # places of a vector observation to keep; none named: all
+    clip_obs: float | None = Field(default=None, gt=0)  # observations within [-x, x]
+    frame_stack: int = Field(default=1, ge=1, le=64)  # the last observations as one
+    sign_reward: bool = False
+    clip_reward: float | None = Field(default=None, gt=0)  # rewards within [-x, x]
+
+    @field_validator("keep")
+    @classmethod
+    def _places(cls, keep: tuple[int, ...]) -> tuple[int, ...]:
+        if any(place < 0 for place in keep) or len(set(keep)) < len(keep):
+            raise ValueError("should name different places, counted from 0")
+        return keep
+
+    def shape(self, env: Env) -> Env:
+        """The environment with what was asked for around it."""
+        from ganglion.envs import wrappers
+
+        if self.keep:
+            env = wrappers.keep(env, self.keep)
+        if self.clip_obs is not None:
+            env = wrappers.clip_obs(env, self.clip_obs)
+        if self.frame_stack > 1:
+            env = wrappers.FrameStack(env, self.frame_stack)
+        if self.sign_reward or self.clip_reward is not None:
+            env = wrappers.Pay(env, self.sign_reward, self.clip_reward)
+        return env
+
+
+# ------------------------------------------------------------ gymnasium
+
+
+@register("env", "gym")
+class GymConfig(ShapedConfig):
+    """A gymnasium environment by its registered id."""
+
+    id: str = Field(min_length=1, max_length=200)
+    options: Mapping[str, Any] = Field(default_factory=dict)  # given to the environment's own constructor
+    vector: bool = False  # the vectorised version the environment ships
+    masks: bool | None = None  # info["action_mask"] is the action mask; None: where a first reset has it
+    resume: Literal["replay", "restart"] = "replay"  # restart: for what does not repeat under a seed
+
+    @field_validator("id")
+    @classmethod
+    def _no_import(cls, value: str) -> str:
+        if ":" in value:
+            raise ValueError("should be a registered id; import the module that registers it by --import MODULE")
+        return value
+
+    @field_validator("options")
+    @classmethod
+    def _not_ours(cls, options: Mapping[str, Any]) -> Mapping[str, Any]:
+        for name in options:
+            if name in OWN:
+                raise ValueError(f"{name} is set by {OWN[name]}")
+        return options
+
+    def build(self, slots: int | None = None, device: str = "cpu", render: bool = False) -> Env:
+        from ganglion.envs.gym import GymEnv
+
+        spec = find_spec(self.id)
+        if self.vector:
+            return self.shape(self._vector(spec, slots or self.slots, device, render))
+        limit = self.time_limit or spec.max_episode_steps or 0
+        masks: bool | Literal["auto"] = "auto" if self.masks is None else self.masks
+        promise = "restart" if spec.nondeterministic else self.resume
+
+        def make(slot: int) -> gymnasium.Env[Any, Any]:
+            return make_one(spec, self.options, render and slot == 0)
+
+        return self.shape(GymEnv(make, slots or self.slots, self.id, device, masks, promise, limit))
+
+    def _vector(self, spec: GymSpec, slots: int, device: str, render: bool) -> Env:
+        import gymnasium
+
+        from ganglion.envs.vector import VectorGymEnv
+
+        if spec.vector_entry_point is None:
+            raise UserError(f"env.vector: {self.id} ships no vectorised version; set it to false")
+        extra: dict[str, Any] = dict(self.options)
+        if self.time_limit is not None:
+            extra["max_episode_steps"] = self.time_limit
+        if render:
+            extra["render_mode"] = "rgb_array"
+        try:
+            env = gymnasium.make_vec(spec, slots, "vector_entry_point", **extra)
+        except Exception as error:
+            raise explained(spec, error) from error
+        return VectorGymEnv(env, self.id, device)
+
+
+def find_spec(name: str) -> GymSpec:
+    """What gymnasium has registered under a name."""
+    import gymnasium
+
+    if name not in gymnasium.registry:
+        _register_atari(name)
+    try:
+        return gymnasium.spec(name)
+    except gymnasium.error.Error as error:
+        close = nearest(name, gymnasium.registry)
+        raise UserError(
+            f"env.id: gymnasium has no environment {name!r}.{close} "
+            "Accepted: a registered id; environments of your own need --import MODULE."
+        ) from error
+
+
+def _register_atari(name: str) -> None:
+    """ALE's ids are known once its package is imported, which gymnasium does not do by itself."""
+    import gymnasium
+
+    try:
+        import ale_py
+    except ImportError as error:
+        if name.startswith("ALE/"):
+            raise UserError(f'env.id: {name} needs the Atari extra: pip install "ganglion[atari]"') from error
+    else:
+        gymnasium.register_envs(ale_py)
+
+
+def make_one(spec: GymSpec, options: Mapping[str, Any], render: bool) -> gymnasium.Env[Any, Any]:
+    """One environment without the wrappers whose work the slots do themselves: step order, checks, time limit."""
+    import copy
+
+    import gymnasium
+
+    spec = copy.deepcopy(spec)
+    spec.order_enforce = False
+    extra = {"render_mode": "rgb_array"} if render else {}
+    try:
+        return gymnasium.make(spec, max_episode_steps=-1, disable_env_checker=True, **options, **extra)
+    except Exception as error:
+        raise explained(spec, error) from error
+
+
+def explained(spec: GymSpec, error: Exception) -> Exception:
+    """Why an environment could not be made, where a user can help it; else the error itself."""
+    import gymnasium
+
+    if isinstance(error, (gymnasium.error.DependencyNotInstalled, ImportError)):
+        extra = next((ours for part, ours in EXTRAS.items() if part in str(spec.entry_point)), None)
+        remedy = f'pip install "ganglion[{extra}]"' if extra else f"it says: {error}"
+        return UserError(f"env.id: {spec.id} needs a package that is not installed: {remedy}")
+    if isinstance(error, gymnasium.error.Error):
+        return UserError(f"env.id: {spec.id}: {error}")
+    if isinstance(error, TypeError) and "keyword argument" in str(error):
+        return UserError(f"env.options: {str(error).split(' was raised')[0]} ({spec.id})")
+    return error
+
+
+# ------------------------------------------------------------ made of tensors
+
+
+def _check_device(device: str) -> None:
+    if device.startswith("mps"):
+        raise UserError("run.device: environments made of tensors need float64, which mps lacks; use cpu")
+
+
+@register("env", "torch")
+class TorchConfig(ShapedConfig):
+    """Classic control as tensors, on the device of the run."""
+
+    id: Literal["cartpole", "pendulum", "mountaincar", "acrobot"]
+
+    def build(self, slots: int | None = None, device: str = "cpu", render: bool = False) -> Env:
+        from ganglion.envs.native import NATIVE
+
+        _check_device(device)
+        env = NATIVE[self.id](slots or self.slots, self.id, device)
+        if self.time_limit is not None:
+            env.limit = self.time_limit
+        return self.shape(env)
+
+
+@register("env", "toy")
+class ToyConfig(EnvConfig):
+    """A small world whose best values are known; see envs/toys.py. What a toy has no use for must keep its default."""
+
+    id: Literal["identity", "chain", "bandit", "memory", "masked", "truncation"]
+    size: int | None = Field(default=None, ge=2, le=1024)  # symbols, places, arms, cues or actions
+    limit: int | None = Field(default=None, ge=1)  # steps until truncation
+    delay: int | None = Field(default=None, ge=0)  # blank steps of memory
+    continuous: bool | None = None  # identity and truncation with a real action
+
+    def build(self, slots: int | None = None, device: str = "cpu", render: bool = False) -> Env:
+        import inspect
+
+        from ganglion.envs.toys import TOYS
+
+        _check_device(device)
+        toy = TOYS[self.id]
+        asked = {name: getattr(self, name) for name in ("size", "limit", "delay", "continuous")}
+        asked = {name: value for name, value in asked.items() if value is not None}
+        known = [name for name in inspect.signature(toy).parameters if name not in ("slots", "device")]
+        for name in asked:
+            if name not in known:
+                raise UserError(f"env.{name}: toy {self.id!r} has no such setting. Accepted: {', '.join(known)}.")
+        return toy(slots or self.slots, device=device, **asked)

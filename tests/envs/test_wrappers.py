@@ -1,0 +1,74 @@
+"""Wrappers: what is shown and paid changes, the contract and the score do not."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from ganglion.core import Box, Composite
+from ganglion.envs import Chain, FrameStack, GymConfig, GymEnv, Masked, Pay, Pendulum, TorchConfig, clip_obs, keep
+from ganglion.errors import UserError
+from tests.envs.worlds import Everything, random_action, walk
+
+
+def test_frames_are_stacked_within_an_episode_only() -> None:
+    inner, env = Chain(1, size=3), FrameStack(Chain(1, size=3), 2)
+    assert env.spec.obs == Box((6,), low=(0.0,), high=(1.0,))
+    rows = [env.reset(0), *(env.step(torch.tensor([1])) for _ in range(5))]
+    plain = [inner.reset(0), *(inner.step(torch.tensor([1])) for _ in range(5))]
+    places = [row.obs.reshape(2, 3).argmax(-1).tolist() for row in rows]
+    # the exit leaves the place as it is; then the next episode starts with its first observation repeated
+    assert places == [[0, 0], [0, 1], [1, 2], [2, 2], [0, 0], [0, 1]]
+    assert [bool(r.valid) for r in rows] == [bool(r.valid) for r in plain] == [True, True, True, False, True, True]
+
+
+def test_bounds_follow_the_stack() -> None:
+    env = FrameStack(Pendulum(2, "p"), 2)
+    assert env.spec.obs == Box((6,), low=(-1.0, -1.0, -8.0) * 2, high=(1.0, 1.0, 8.0) * 2)
+
+
+def test_images_are_stacked_by_channel_and_masks_left_alone() -> None:
+    env = FrameStack(GymEnv(lambda slot: Everything(), 2), 3)
+    obs = env.spec.obs
+    assert isinstance(obs, Composite)
+    assert obs.items["image"] == Box((4, 4, 3), torch.uint8, (0.0,), (255.0,))
+    step = env.reset(0)
+    assert step.obs["image"].shape == (2, 4, 4, 3) and step.obs["image"].dtype == torch.uint8
+    assert step.obs["action_mask"].shape == (2, 3)
+    newest = env.step(random_action(env.spec.action, 2, 0)).obs["image"]
+    assert torch.equal(newest[..., 0], step.obs["image"][..., 2])
+    outside = torch.stack([torch.tensor(e.last["image"]) for e in env.env.slots.envs])  # type: ignore[attr-defined]
+    assert torch.equal(newest[..., 2:], outside)
+
+
+def test_kept_places_are_those_named() -> None:
+    env = GymConfig(id="CartPole-v1", slots=2, keep=(0, 2)).build()
+    full = GymConfig(id="CartPole-v1", slots=2).build()
+    assert isinstance(env.spec.obs, Box) and isinstance(full.spec.obs, Box)
+    assert env.spec.obs.shape == (2,)
+    assert env.spec.obs.high == (full.spec.obs.high[0], full.spec.obs.high[2])
+    assert torch.equal(env.reset(0).obs, full.reset(0).obs[:, [0, 2]])
+    for a, b in zip(walk(env, 60), walk(full, 60), strict=True):
+        assert torch.equal(a.obs, b.obs[:, [0, 2]]) and torch.equal(a.valid, b.valid)
+    with pytest.raises(UserError, match=r"env\.keep.*0 to 3"):
+        GymConfig(id="CartPole-v1", keep=(0, 4)).build()
+    with pytest.raises(UserError, match=r"env\.keep"):
+        keep(Masked(2), (0,))
+
+
+def test_rewards_are_changed_and_scores_are_not() -> None:
+    env, plain = TorchConfig(id="pendulum", slots=2, clip_reward=0.5).build(), Pendulum(2, "p")
+    env.reset(0), plain.reset(0)
+    for a, b in zip(walk(env, 200), walk(plain, 200), strict=True):
+        assert torch.equal(a.reward, b.reward.clamp(-0.5, 0.5))
+    assert env.episodes() == plain.episodes() != []
+    signed = Pay(Pendulum(2, "p"), sign=True)
+    signed.reset(0)
+    assert all(set(s.reward.tolist()) <= {-1.0, 0.0} for s in walk(signed, 5))
+
+
+def test_observations_are_clipped() -> None:
+    env = clip_obs(Pendulum(8, "p"), 0.5)
+    assert env.spec.obs == Box((3,), low=(-0.5,) * 3, high=(0.5,) * 3)
+    assert env.reset(0).obs.abs().max() <= 0.5
+    assert max(s.obs.abs().max() for s in walk(env, 20)) == 0.5
