@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
@@ -13,7 +15,8 @@ def scan(x: Tensor, factor: Tensor) -> Tensor:
 
     Odd-even reduction (Blelloch 1990): neighbours merge into a problem of half the length, whose solution gives the
     rows left out. O(T) work, only products and sums: a factor of 0 cuts exactly, nothing is divided. The two forms
-    below do the same arithmetic: one in place for eager speed, one without mutation for compilers.
+    below do the same arithmetic: one in place for eager speed, one without mutation for compilers. Eager CUDA tensors
+    go through one kernel instead (ops/kernels.py).
     """
     factor = factor.expand_as(x)
     return _merge(x, factor) if torch.compiler.is_compiling() else _Scan.apply(x, factor)  # type: ignore[no-untyped-call]
@@ -53,12 +56,23 @@ def _merge(x: Tensor, factor: Tensor) -> Tensor:
     return torch.stack([even_y, odd_y], 1).flatten(0, 1)
 
 
+@cache
+def _fused() -> Callable[[Tensor, Tensor], Tensor] | None:
+    """The kernel for CUDA tensors, where Triton is installed."""
+    try:
+        from ganglion.ops.kernels import fused_scan
+    except ImportError:
+        return None
+    return fused_scan
+
+
 class _Scan(torch.autograd.Function):
     """The gradient is a scan the other way: gx[t] = g[t] + factor[t - 1] gx[t - 1], gf[t] = gx[t] y[t + 1]."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, factor: Tensor) -> Tensor:
-        y = _sweep(x, factor)
+        fused = _fused() if x.is_cuda and x.dtype in (torch.float32, torch.float64) else None
+        y = _sweep(x, factor) if fused is None else fused(x, factor)
         ctx.save_for_backward(factor, y)
         return y
 
