@@ -146,7 +146,7 @@ def _register_atari(name: str) -> None:
         import ale_py
     except ImportError as error:
         if name.startswith("ALE/"):
-            raise UserError(f'env.id: {name} needs the Atari extra: pip install "ganglion[atari]"') from error
+            raise UserError(f'env.id: {name} needs the Atari extra. Try pip install "ganglion[atari]"') from error
     else:
         gymnasium.register_envs(ale_py)
 
@@ -172,8 +172,10 @@ def explained(spec: GymSpec, error: Exception) -> Exception:
 
     if isinstance(error, (gymnasium.error.DependencyNotInstalled, ImportError)):
         extra = next((ours for part, ours in EXTRAS.items() if part in str(spec.entry_point)), None)
-        remedy = f'pip install "ganglion[{extra}]"' if extra else f"it says: {error}"
-        return UserError(f"env.id: {spec.id} needs a package that is not installed: {remedy}")
+        remedy = f' Try pip install "ganglion[{extra}]".' if extra else ""
+        return UserError(
+            f"env.id: {spec.id} needs a package that is not installed ({error.__cause__ or error}).{remedy}"
+        )
     if isinstance(error, gymnasium.error.Error):
         return UserError(f"env.id: {spec.id}: {error}")
     if isinstance(error, TypeError) and "keyword argument" in str(error):

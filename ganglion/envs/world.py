@@ -39,7 +39,11 @@ def uniforms(key: Tensor, count: int) -> Tensor:
 
 
 class TorchEnv:
-    """B slots of one world. A subclass gives its spaces, `first`, `advance` and `observe`."""
+    """B slots of one world. A subclass gives its spaces, `first`, `advance` and `observe`.
+
+    Ask for `episodes` at least every RECENT steps: beyond that a step moves them itself, at the price of a sync (in a
+    captured graph it cannot, and the oldest are lost).
+    """
 
     promise: Promise = "state"
     size: int  # numbers per slot
@@ -70,8 +74,7 @@ class TorchEnv:
         def zeros(*shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
             return torch.zeros(shape, dtype=dtype, device=self.device)
 
-        self.slot = torch.arange(slots, device=self.device)
-        self.seed = zeros()  # mixed
+        self.root = zeros(slots)  # of each slot's random numbers: seed and slot, mixed
         self.world = zeros(slots, self.size, dtype=torch.float64)
         self.ended = zeros(slots, dtype=torch.bool)
         self.episode = zeros(slots)
@@ -85,7 +88,8 @@ class TorchEnv:
         self._calls = 0  # since the last look at finished episodes
 
     def reset(self, seed: int) -> Step:
-        self.seed.fill_(_signed(seeds.mix(seed & seeds.MASK)))
+        slots = torch.arange(self.spec.slots, device=self.device)
+        self.root.copy_(mix(slots ^ _signed(seeds.mix(seed & seeds.MASK))))
         for tensor in (self.ended, self.episode, self.length, self.total, self.count):
             tensor.zero_()
         self._drained, self._waiting, self._calls = torch.zeros_like(self._drained), [], 0
@@ -122,7 +126,7 @@ class TorchEnv:
         return torch.where(restart.unsqueeze(-1), first, world)
 
     def _key(self, episode: Tensor) -> Tensor:
-        return mix(mix(self.seed ^ self.slot) ^ episode)
+        return mix(self.root ^ episode)
 
     # ------------------------------------------------------------ finished episodes
 
@@ -133,10 +137,9 @@ class TorchEnv:
         self.clock.add_(1)
         if self.device.type == "cpu" and not bool(ended.any()):
             return
-        place = (self.count % RECENT).unsqueeze(0)
-        row = torch.stack((total, length.to(total.dtype), self.clock.expand_as(length).to(total.dtype)))
-        for kept, new in zip(self.recent, row):
-            kept.scatter_(0, place, torch.where(ended, new, kept.gather(0, place).squeeze(0)).unsqueeze(0))
+        place = (self.count % RECENT).expand(3, 1, -1)
+        row = torch.stack((total, length.to(total.dtype), self.clock.expand_as(length).to(total.dtype))).unsqueeze(1)
+        self.recent.scatter_(1, place, torch.where(ended, row, self.recent.gather(1, place)))
         self.count.add_(ended)
 
     def _captured(self) -> bool:
@@ -173,7 +176,7 @@ class TorchEnv:
     # ------------------------------------------------------------ resuming
 
     def _tensors(self) -> dict[str, Tensor]:
-        names = ("seed", "world", "ended", "episode", "length", "total")
+        names = ("root", "world", "ended", "episode", "length", "total")
         return {name: getattr(self, name) for name in names}
 
     def state(self) -> State:

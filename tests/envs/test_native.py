@@ -91,6 +91,13 @@ def test_starts_are_spread_like_gymnasiums(name: str) -> None:
     assert ours.min() >= starts.min() - 0.01 * np.ptp(starts) and ours.max() <= starts.max() + 0.01 * np.ptp(starts)
 
 
+def test_episodes_are_keyed_as_those_of_gymnasium() -> None:
+    env = native("cartpole", 3)
+    env.reset(-7)
+    keys = [integers.episode_key(-7, slot, 4) for slot in range(3)]
+    assert [x & integers.MASK for x in env._key(torch.full((3,), 4)).tolist()] == keys
+
+
 def test_the_tensor_hash_is_the_integer_hash() -> None:
     words = [0, 1, -1, 2**62, -(2**63), 123456789, 2**63 - 1]
     got = mix(torch.tensor(words)).tolist()
@@ -162,14 +169,17 @@ def test_on_a_gpu_without_a_sync(name: str) -> None:
     for t in range(300):
         action = random_action(host.spec.action, 4, t)
         there = action.cuda()
-        with torch.no_grad():
-            torch.cuda.set_sync_debug_mode("error")
+        torch.cuda.set_sync_debug_mode("error")
+        try:
             step = device.step(there)
+        finally:
             torch.cuda.set_sync_debug_mode("default")
         want = host.step(action)
         assert torch.allclose(step.obs.cpu(), want.obs, atol=1e-4)
         assert torch.equal(step.valid.cpu(), want.valid)
         device.world.copy_(host.world)  # chaos would magnify the last bit
+        if t % 100 == 0:
+            assert [e.length for e in device.episodes()] == [e.length for e in host.episodes()]
 
 
 @pytest.mark.gpu

@@ -36,6 +36,7 @@ def test_there_and_back(space: Space) -> None:
     assert from_gym(to_gym(space)) == space
 
 
+@pytest.mark.filterwarnings("ignore:.*Casting input x")  # a Box of no dimensions
 @given(SPACES, st.integers(0, 1000))
 def test_values_there_and_back(space: Space, seed: int) -> None:
     outside = to_gym(space)
