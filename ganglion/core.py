@@ -9,77 +9,30 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import inf, prod
 from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from ganglion.spaces import Box as Box
+from ganglion.spaces import Composite as Composite
+from ganglion.spaces import Discrete as Discrete
+from ganglion.spaces import EnvSpec as EnvSpec
+from ganglion.spaces import MultiBinary as MultiBinary
+from ganglion.spaces import MultiDiscrete as MultiDiscrete
+from ganglion.spaces import Space as Space
+from ganglion.state import Json as Json
+from ganglion.state import Ring as Ring
+from ganglion.state import State as State
+from ganglion.state import Stateful as Stateful
+from ganglion.state import join as join
+from ganglion.state import under as under
+
 Obs = Any  # a tree of observations; the key "action_mask", where there is one, holds the legal actions
 Action = Any  # a tree of actions, shaped like the action space
 Memory = tuple[Tensor, ...]  # recurrent state, each [1, B, size]; () when there is none
 Knobs = Mapping[str, Tensor]  # 0-d tensors: what changes over a run (epsilon, learning rate, ...)
-Json = Any  # what json.dumps takes
 Promise = Literal["state", "replay", "restart"]  # how an environment resumes; the first two are bit-exact
-
-# ------------------------------------------------------------ spaces
-
-
-@dataclass(frozen=True)
-class Box:
-    """Real vectors or images; `low` and `high` hold one bound, or one per element."""
-
-    shape: tuple[int, ...]
-    dtype: torch.dtype = torch.float32
-    low: tuple[float, ...] = (-inf,)
-    high: tuple[float, ...] = (inf,)
-
-    @property
-    def size(self) -> int:
-        return prod(self.shape)
-
-
-@dataclass(frozen=True)
-class Discrete:
-    """One of n choices, always 0 .. n - 1 inside Ganglion."""
-
-    n: int
-
-
-@dataclass(frozen=True)
-class MultiDiscrete:
-    """Several choices at once."""
-
-    nvec: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class MultiBinary:
-    """n independent bits."""
-
-    n: int
-
-
-@dataclass(frozen=True)
-class Composite:
-    """Named parts: gymnasium's Dict, and its Tuple with the keys "0", "1", ..."""
-
-    items: Mapping[str, Space]
-
-
-Space = Box | Discrete | MultiDiscrete | MultiBinary | Composite
-
-
-@dataclass(frozen=True)
-class EnvSpec:
-    """What an algorithm may know of an environment."""
-
-    obs: Space
-    action: Space
-    slots: int = 1
-    name: str = ""
-    agents: tuple[str, ...] = ("agent",)
-
 
 # ------------------------------------------------------------ data
 
@@ -166,7 +119,7 @@ class Sample(NamedTuple, Generic[Data]):
     """What a replay buffer gives: the data, where it came from, and its weight (0 for rows not to learn from)."""
 
     data: Data
-    index: Tensor  # [B] flat position of each sequence's first row
+    index: Tensor  # type: ignore[assignment]  # [B] flat position of each sequence's first row
     weight: Tensor  # [T, B]
 
 
@@ -251,48 +204,6 @@ class SetKnob(NamedTuple):
 
 
 Command = Stop | Save | Evaluate | SetKnob
-
-# ------------------------------------------------------------ state
-
-
-class Ring(NamedTuple):
-    """Large row storage. A checkpoint writes only the blocks whose stamp has changed."""
-
-    arrays: Mapping[str, Tensor]  # each [rows, ...]
-    block: int  # rows per block
-    stamps: tuple[int, ...]  # per block: rows ever pushed when it last changed, 0 when never written
-
-
-class State(NamedTuple):
-    """All that changes in a part: named tensors, JSON scalars, and large row storage."""
-
-    tensors: Mapping[str, Tensor] = {}
-    scalars: Mapping[str, Json] = {}
-    rings: Mapping[str, Ring] = {}
-
-
-class Stateful(Protocol):
-    def state(self) -> State: ...
-
-    def restore(self, state: State) -> None: ...
-
-
-def join(parts: Mapping[str, State]) -> State:
-    """Several states as one, names prefixed by `part/`."""
-    tensors = {f"{p}/{k}": v for p, s in parts.items() for k, v in s.tensors.items()}
-    scalars = {f"{p}/{k}": v for p, s in parts.items() for k, v in s.scalars.items()}
-    return State(tensors, scalars, {f"{p}/{k}": v for p, s in parts.items() for k, v in s.rings.items()})
-
-
-def under(state: State, part: str) -> State:
-    """The state of one part of a joined state."""
-    cut = len(part) + 1
-
-    def pick(named: Mapping[str, Any]) -> dict[str, Any]:
-        return {k[cut:]: v for k, v in named.items() if k.startswith(part + "/")}
-
-    return State(pick(state.tensors), pick(state.scalars), pick(state.rings))
-
 
 # ------------------------------------------------------------ roles
 

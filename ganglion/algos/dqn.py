@@ -67,7 +67,9 @@ class DQN(Algorithm[Sample[Transition], Sample[Transition]]):
 
     def __init__(self, cfg: DQNConfig, spec: EnvSpec) -> None:
         if not isinstance(spec.action, Discrete):
-            raise UserError(f"algo.kind: dqn needs a Discrete action space; {spec.name} has {spec.action}. Try ppo or sac.")
+            raise UserError(
+                f"algo.kind: dqn needs a Discrete action space; {spec.name} has {spec.action}. Try ppo or sac."
+            )
         self.cfg, self.sync_every = cfg, cfg.target_every
         self.model = QModel(cfg, spec, spec.action.n)
         self.target = nn.Lagged(self.model)

@@ -83,12 +83,16 @@ class Minibatch(NamedTuple):
 class PPO(Algorithm[Rollout, Minibatch]):
     """An actor and a critic that learn from what they just did, several times over, in small steps."""
 
+    model: ActorCritic
+
     def __init__(self, cfg: PPOConfig, spec: EnvSpec) -> None:
         self.cfg, self.spec = cfg, spec
         rows = spec.slots if cfg.net.recurrent else spec.slots * cfg.horizon
         if rows < cfg.minibatches:
             what = "env.slots (a memory learns from whole slots)" if cfg.net.recurrent else "env.slots * algo.horizon"
-            raise UserError(f"algo.minibatches: {cfg.minibatches} is more than {what} = {rows}; lower it to {rows} or less.")
+            raise UserError(
+                f"algo.minibatches: {cfg.minibatches} is more than {what} = {rows}; lower it to {rows} or less."
+            )
         self.model = ActorCritic(cfg, spec)
         self.optim = nn.Adam(self.model, lr=cfg.lr(0.0), max_norm=cfg.max_norm, eps=1e-5)
         self.scale = nn.RewardScale(spec.slots, cfg.gamma) if cfg.normalise_reward else None
@@ -136,7 +140,14 @@ class PPO(Algorithm[Rollout, Minibatch]):
         norm = self.optim.step(loss, lr=knobs["lr"])
         kl = ops.masked_mean(ops.kl_k3(log_ratio), m.valid)
         clipped = ops.masked_mean((log_ratio.exp() - 1).abs() > knobs["clip"], m.valid)
-        metrics = {"policy": policy, "value": critic, "entropy": entropy, "kl": kl, "clipped": clipped, "grad_norm": norm}
+        metrics = {
+            "policy": policy,
+            "value": critic,
+            "entropy": entropy,
+            "kl": kl,
+            "clipped": clipped,
+            "grad_norm": norm,
+        }
         return Update({k: v.detach() for k, v in metrics.items()}, ops.empty(m.logp))
 
     def observe(self, rows: Row) -> None:

@@ -100,10 +100,14 @@ class SACModel(Model):
 class SAC(Algorithm[Sample[Transition], Sample[Transition]]):
     """A stochastic actor that seeks value and entropy at once."""
 
+    model: SACModel
+
     def __init__(self, cfg: SACConfig, spec: EnvSpec) -> None:
         space = spec.action
         if not isinstance(space, Box) or not all(abs(x) < inf for x in (*space.low, *space.high)):
-            raise UserError(f"algo.kind: sac needs a Box action space with finite bounds; {spec.name} has {space}. Try ppo.")
+            raise UserError(
+                f"algo.kind: sac needs a Box action space with finite bounds; {spec.name} has {space}. Try ppo."
+            )
         if cfg.net.recurrent:
             raise UserError("algo.net.memory: sac has no recurrent form; accepted: none. Recurrent: dqn, ppo.")
         self.cfg, self.space = cfg, space

@@ -102,7 +102,7 @@ class Replay:
             next_obs = self.read(held.obs, span[1:])
             next_past = Past(self.read(held.memory, span[1:2]), self.read(held.start, span[1:]))
         else:
-            ahead = torch.zeros_like(steps)
+            ahead = torch.arange(length, device=self.device)[:, None].expand_as(steps)  # its own
             next_obs = self.read(held.obs, (rows + steps * self.slots) % size)
             next_past = past
         action = self.read(held.action, rows)
@@ -112,7 +112,9 @@ class Replay:
     def returns(self, span: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """n-step sums, discounts and lengths [T, N]; nothing passes an episode's end."""
         length = self.fold.length
-        reward, terminated, truncated = (self.read(x, span) for x in (self.held.reward, self.held.terminated, self.held.truncated))
+        reward, terminated, truncated = (
+            self.read(x, span) for x in (self.held.reward, self.held.terminated, self.held.truncated)
+        )
         ended = terminated | truncated
         alive = torch.ones_like(ended[:length])
         over = torch.zeros_like(alive)
@@ -157,7 +159,11 @@ class Replay:
 
     def metrics(self) -> Mapping[str, float]:
         used = self.uses[: self.ring.filled * self.slots].float()
-        return {"rows": float(self.ring.filled * self.slots), "use": float(used.mean()), "staleness": float(self.staleness)}
+        return {
+            "rows": float(self.ring.filled * self.slots),
+            "use": float(used.mean()),
+            "staleness": float(self.staleness),
+        }
 
     def state(self) -> State:
         own = State({"uses": self.uses, "born": self.born, "staleness": self.staleness})

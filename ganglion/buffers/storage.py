@@ -24,7 +24,9 @@ class RowRing:
     def push(self, row: Row) -> int:
         """Stores a row of all slots; returns the position it took."""
         if self.rows is None:
-            self.hold(ops.map_tree(lambda x: torch.zeros(self.length, *x.shape, dtype=x.dtype, device=self.device), row))
+            self.hold(
+                ops.map_tree(lambda x: torch.zeros(self.length, *x.shape, dtype=x.dtype, device=self.device), row)
+            )
         at = self.pushed % self.length
         for kept, new in zip(self.leaves, ops.leaves(row), strict=True):
             kept[at].copy_(new)

@@ -8,6 +8,6 @@ from ganglion.nn.optim import Adam
 from ganglion.nn.targets import Lagged
 
 __all__ = [
-    "MLP", "Adam", "Encoded", "Encoder", "Lagged", "Linears", "MLPConfig", "Moments", "ObsNormaliser", "PolicyHead", "QHead",
-    "RewardScale", "ValueHead", "flat_size", "flatten",
+    "MLP", "Adam", "Encoded", "Encoder", "Lagged", "Linears", "MLPConfig", "Moments", "ObsNormaliser", "PolicyHead",
+    "QHead", "RewardScale", "ValueHead", "flat_size", "flatten",
 ]  # fmt: skip

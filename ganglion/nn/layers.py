@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Literal
 
 import torch
@@ -38,9 +39,7 @@ class MLP(nn.Module):
     def __init__(self, count: int, inputs: int, hidden: tuple[int, ...], activation: Activation, init: Init) -> None:
         super().__init__()
         sizes = (inputs, *hidden)
-        self.layers = nn.ModuleList(
-            Linears(count, a, b, init, gain=2**0.5) for a, b in zip(sizes[:-1], sizes[1:], strict=True)
-        )
+        self.layers = nn.ModuleList(Linears(count, a, b, init, gain=2**0.5) for a, b in pairwise(sizes))
         self.count, self.out, self.activation = count, sizes[-1], ACTIVATIONS[activation]
 
     def forward(self, x: Tensor) -> Tensor:

@@ -98,7 +98,12 @@ class Pixels(nn.Module):
     def __init__(self, shape: tuple[int, ...]) -> None:
         super().__init__()
         self.convs = nn.Sequential(
-            nn.Conv2d(shape[0], 32, 8, 4), nn.ReLU(), nn.Conv2d(32, 64, 4, 2), nn.ReLU(), nn.Conv2d(64, 64, 3, 1), nn.ReLU()
+            nn.Conv2d(shape[0], 32, 8, 4),
+            nn.ReLU(),
+            nn.Conv2d(32, 64, 4, 2),
+            nn.ReLU(),
+            nn.Conv2d(64, 64, 3, 1),
+            nn.ReLU(),
         )
         with torch.no_grad():
             self.out = prod(self.convs(torch.zeros(1, *shape)).shape)
@@ -119,7 +124,9 @@ class Encoder(nn.Module):
         size = self.flat + sum(view.out for view in self.pixels)  # type: ignore[misc]
         self.cell: nn.LSTMCell | nn.GRUCell | None = None
         if net.memory != "none":
-            self.cell = nn.LSTMCell(size, net.memory_size) if net.memory == "lstm" else nn.GRUCell(size, net.memory_size)
+            self.cell = (
+                nn.LSTMCell(size, net.memory_size) if net.memory == "lstm" else nn.GRUCell(size, net.memory_size)
+            )
         self.out = size if self.cell is None else net.memory_size
 
     def initial(self, slots: int) -> Memory:

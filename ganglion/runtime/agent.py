@@ -10,7 +10,19 @@ from torch import Tensor
 
 from ganglion import ops
 from ganglion.core import (
-    Acted, Algorithm, Knobs, Noise, Obs, Past, Progress, Row, SetKnob, State, Update, join, under,
+    Acted,
+    Algorithm,
+    Knobs,
+    Noise,
+    Obs,
+    Past,
+    Progress,
+    Row,
+    SetKnob,
+    State,
+    Update,
+    join,
+    under,
 )  # fmt: skip
 
 Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]

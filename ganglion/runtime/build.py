@@ -6,6 +6,7 @@ import torch
 
 from ganglion.config import RunConfig
 from ganglion.core import Env, EnvSpec
+from ganglion.errors import UserError
 from ganglion.fast import wrapper
 from ganglion.runtime.agent import Agent
 from ganglion.runtime.evaluator import Evaluator
@@ -17,8 +18,12 @@ from ganglion.runtime.trainer import Trainer
 
 def pick_device(name: str) -> torch.device:
     """`auto` is the GPU where there is one."""
+    there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
+        name = "cuda" if there["cuda"] else "cpu"
+    if not there[name.split(":")[0]]:
+        usable = ", ".join(kind for kind, usable in there.items() if usable)
+        raise UserError(f"run.device: {name} is not available here. Accepted: auto, {usable}.")
     return torch.device(name)
 
 

@@ -44,4 +44,9 @@ def score(episodes: list[Episode]) -> dict[str, float]:
     totals = [e.total for e in episodes]
     spread = {"eval/return_std": pstdev(totals), "eval/return_min": min(totals), "eval/return_max": max(totals)}
     middle = {"eval/return_mean": fmean(totals), "eval/return_median": median(totals)}
-    return {**middle, **spread, "eval/length_mean": fmean(e.length for e in episodes), "eval/episodes": float(len(totals))}
+    return {
+        **middle,
+        **spread,
+        "eval/length_mean": fmean(e.length for e in episodes),
+        "eval/episodes": float(len(totals)),
+    }

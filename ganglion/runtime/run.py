@@ -19,6 +19,7 @@ import torch
 from ganglion.config import RunConfig, dump, load
 from ganglion.core import Command, Json, LogData, Past, State, Stop, join, under
 from ganglion.errors import UserError
+from ganglion.record.atomic import write_file
 from ganglion.record.checkpoint import Checkpoints
 from ganglion.record.checkpoint import load as load_checkpoint
 from ganglion.record.matches import check_matches
@@ -53,7 +54,9 @@ class Run:
         """A new run in a new folder."""
         folder = Path(cfg.run.dir or f"runs/{cfg.title}-{datetime.now():%Y%m%d-%H%M%S}")
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise UserError(f"run.dir: {folder} is there already. Choose another, or continue it: ganglion resume {folder}")
+            raise UserError(
+                f"run.dir: {folder} is there already. Choose another, or continue it: ganglion resume {folder}"
+            )
         run = cls(cfg, folder)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "config.yaml").write_text(dump(cfg))
@@ -63,28 +66,37 @@ class Run:
     @classmethod
     def open(cls, folder: Path | str, overrides: Iterable[str] = ()) -> Run:
         """A run as its newest checkpoint left it; from the start where there is none."""
-        folder = Path(folder)
+        folder, overrides = Path(folder), list(overrides)
         run = cls(load(folder / "config.yaml", overrides), folder)
         newest = run.checkpoints.newest()
         if newest is None:
             run.offset = 0
-            return run
-        state, meta = run.checkpoints.load(newest)
-        varying = ("trainer/explorer", "trainer/learner", "evaluated", "recorded", "saved")
-        check_matches(run.state(), state, varying, str(newest))
-        for name, now in environment(run.cfg).items():
-            if meta["environment"].get(name) != now:
-                log.warning("%s was %s and is %s now: the run continues, but not bit for bit", name, meta["environment"].get(name), now)
-        run.restore(state)
-        run.offset = int(meta["metrics"])
+        else:
+            run.take_up(newest)
+        if overrides:  # what was changed stays changed the next time
+            write_file(folder / "config.yaml", [dump(run.cfg).encode()])
         return run
+
+    def take_up(self, checkpoint: Path) -> None:
+        """Continues from a checkpoint."""
+        state, meta = self.checkpoints.load(checkpoint)
+        varying = ("trainer/explorer", "trainer/learner", "evaluated", "recorded", "saved")
+        check_matches(self.state(), state, varying, str(checkpoint))
+        before = meta["environment"]
+        for name, now in environment(self.cfg).items():
+            if before.get(name) != now:
+                log.warning("%s was %s, now %s: the run continues, but not bit for bit", name, before.get(name), now)
+        self.restore(state)
+        self.offset = int(meta["metrics"])
 
     # ------------------------------------------------------------ running
 
     def stream(self) -> Generator[LogData, Command | None, Stop]:
         """All that happens until the budget is spent. Left early and called again, it continues."""
         if not self.writers:
-            info = RunInfo(self.cfg.title, self.folder, self.cfg.plain(), self.cfg.train.budget, self.trainer.at, self.offset)
+            info = RunInfo(
+                self.cfg.title, self.folder, self.cfg.plain(), self.cfg.train.budget, self.trainer.at, self.offset
+            )
             self.writers.extend(writer.build(info) for writer in self.cfg.log.writers)
         events = compose(self.trainer(), self.evaluated, self.stopped, self.recorded, self.saved)
         try:
@@ -145,7 +157,12 @@ def environment(cfg: RunConfig) -> dict[str, Json]:
     """What bit-exact repetition depends on beside config and seed."""
     names = ("torch", "numpy", "gymnasium")
     device = str(pick_device(cfg.run.device))
-    return {**{name: version(name) for name in names}, "threads": cfg.run.threads, "device": device, "fast": cfg.run.fast}
+    return {
+        **{name: version(name) for name in names},
+        "threads": cfg.run.threads,
+        "device": device,
+        "fast": cfg.run.fast,
+    }
 
 
 def about(cfg: RunConfig, folder: Path) -> dict[str, Json]:
@@ -170,7 +187,9 @@ def load_agent(folder: Path | str, which: str) -> tuple[RunConfig, Agent, str]:
     checkpoints = Checkpoints(folder / "checkpoints", cfg.save.keep)
     path = (checkpoints.best() if which == "best" else None) or checkpoints.newest()
     if path is None:
-        raise UserError(f"{folder} has no checkpoint yet: it was stopped before the first save. Train it: ganglion resume {folder}")
+        raise UserError(
+            f"{folder} has no checkpoint yet: it was stopped before the first save. Train it: ganglion resume {folder}"
+        )
     torch.set_num_threads(cfg.run.threads)
     env = build_env(cfg)
     agent = build_agent(cfg, env.spec)

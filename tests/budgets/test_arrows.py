@@ -10,7 +10,9 @@ from tests.budgets.source import PARTS, SOURCES, Source
 FREE = {"errors"}  # the one error, for everybody
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
-    "core": set(),
+    "spaces": set(),
+    "state": set(),
+    "core": {"spaces", "state"},
     "registry": set(),
     "config": {"core", "registry"},
     "ops": {"core"},

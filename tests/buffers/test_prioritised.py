@@ -66,7 +66,9 @@ def test_priorities_shape_the_draw_and_the_weights():
     assert sample.weight.shape == (1, 20_000), "one weight per row: [T, B], never [B, B]"
     by_row = {int(i): float(w) for i, w in zip(sample.index, sample.weight[0], strict=True)}
     for k, row in enumerate(live.tolist()):
-        assert abs(by_row[row] - 1 / (k + 1)) < 1e-4, "beta 1 undoes the bias: weight is 1/priority, scaled to at most 1"
+        assert abs(by_row[row] - 1 / (k + 1)) < 1e-4, (
+            "beta 1 undoes the bias: weight is 1/priority, scaled to at most 1"
+        )
 
 
 def test_beta_follows_its_schedule_and_new_rows_are_most_urgent():

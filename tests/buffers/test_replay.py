@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ganglion.buffers import PrioritisedConfig, ReplayConfig
-from ganglion.core import EnvSpec, Discrete, Box, Progress
+from ganglion.core import Box, Discrete, EnvSpec, Progress
 from tests.buffers.naive import feed, random_rows
 
 CPU = torch.device("cpu")

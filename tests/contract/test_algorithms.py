@@ -65,7 +65,9 @@ def test_parts_round_trip_in_place(case: Case):
     where = {k: v.data_ptr() for k, v in two.agent.state().tensors.items()}
     two.agent.restore(one.agent.state())
     assert equal(one.parameters(), two.parameters())
-    assert where == {k: v.data_ptr() for k, v in two.agent.state().tensors.items()}, "captured graphs hold these tensors"
+    assert where == {k: v.data_ptr() for k, v in two.agent.state().tensors.items()}, (
+        "captured graphs hold these tensors"
+    )
     two.learner.restore(copied(one.learner.state()))
     two.explorer.restore(copied(one.explorer.state()))
     two.explorer.env.__dict__.update(reset_like(one))

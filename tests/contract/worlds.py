@@ -10,7 +10,16 @@ import torch
 
 from ganglion import registry
 from ganglion.core import (
-    Box, Composite, Discrete, EnvSpec, Episode, MultiBinary, MultiDiscrete, Space, State, Step,
+    Box,
+    Composite,
+    Discrete,
+    EnvSpec,
+    Episode,
+    MultiBinary,
+    MultiDiscrete,
+    Space,
+    State,
+    Step,
 )  # fmt: skip
 from ganglion.runtime.agent import Agent
 from ganglion.runtime.explorer import Explorer
@@ -116,7 +125,9 @@ class Case:
 TWO, THREE = Discrete(2), Discrete(3)
 ARM = Box((2,), low=(-1.0, -2.0), high=(1.0, 2.0))
 MASKED = Composite({"obs": Box((3,)), "action_mask": MultiBinary(3)})
-MIXED = Composite({"pixels": Box((1, 36, 36), torch.uint8), "speed": Box((2,)), "gear": Discrete(3), "lamps": MultiBinary(2)})
+MIXED = Composite(
+    {"pixels": Box((1, 36, 36), torch.uint8), "speed": Box((2,)), "gear": Discrete(3), "lamps": MultiBinary(2)}
+)
 HYBRID = Composite({"steer": ARM, "gear": THREE, "lamps": MultiBinary(2), "keys": MultiDiscrete((2, 3))})
 SMALL_REPLAY = {"capacity": 600, "batch": 16}
 DQN = {"replay": SMALL_REPLAY, "limiter": {"warmup": 50, "opt_interval": 6}, "net": {"hidden": [16]}, "target_every": 3}
@@ -131,15 +142,17 @@ def over(settings: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 CASES = [
     Case("dqn", "dqn", TWO, settings=DQN),
-    Case("dqn-all", "dqn", THREE, MASKED, over(DQN, dueling=True, n_step=3, replay={"kind": "prioritised", "sequence": 4},
-         net={"memory": "lstm", "memory_size": 8, "normalise": True})),
+    Case("dqn-all", "dqn", THREE, MASKED, over(DQN, dueling=True, n_step=3,
+         replay={"kind": "prioritised", "sequence": 4}, net={"memory": "lstm", "memory_size": 8, "normalise": True})),
     Case("dqn-mixed", "dqn", TWO, MIXED, over(DQN, n_step=2, double=False, loss="mse", net={"memory": "gru"})),
     Case("ppo", "ppo", TWO, settings=PPO),
     Case("ppo-box", "ppo", ARM, settings=over(PPO, normalise_reward=True, net={"normalise": True}, clip_value=0.2)),
     Case("ppo-hybrid", "ppo", HYBRID, MIXED, PPO),
-    Case("ppo-all", "ppo", THREE, MASKED, over(PPO, max_kl=0.5, net={"memory": "lstm", "memory_size": 8, "normalise": True})),
+    Case("ppo-all", "ppo", THREE, MASKED, over(PPO, max_kl=0.5,
+         net={"memory": "lstm", "memory_size": 8, "normalise": True})),
     Case("sac", "sac", ARM, settings=SAC),
-    Case("sac-all", "sac", ARM, MIXED, over(SAC, n_step=3, replay={"kind": "prioritised"}, net={"normalise": True}, max_norm=5.0)),
+    Case("sac-all", "sac", ARM, MIXED, over(SAC, n_step=3, max_norm=5.0,
+         replay={"kind": "prioritised"}, net={"normalise": True})),
     Case("sac-fixed", "sac", ARM, settings=over(SAC, temperature=0.2)),
 ]  # fmt: skip
 

@@ -18,8 +18,8 @@ REPLAY = {"capacity": 700, "batch": 16}
 OFTEN = {"eval": {"every": "300 steps", "episodes": 4}, "save": {"every": "170 steps", "keep": 2}}
 SORTS: dict[str, dict[str, Any]] = {
     "dqn": {
-        "algo": {"kind": "dqn", "n_step": 3, "target_every": 20, "replay": REPLAY, "net": {"hidden": [16], "normalise": True},
-                 "limiter": {"warmup": 100, "opt_interval": 4}},
+        "algo": {"kind": "dqn", "n_step": 3, "target_every": 20, "replay": REPLAY,
+                 "net": {"hidden": [16], "normalise": True}, "limiter": {"warmup": 100, "opt_interval": 4}},
         "env": {"kind": "gym", "id": "CartPole-v1", "slots": 4}},
     "prioritised": {
         "algo": {"kind": "dqn", "replay": {"kind": "prioritised", **REPLAY}, "net": {"hidden": [16]},
@@ -32,13 +32,19 @@ SORTS: dict[str, dict[str, Any]] = {
         "algo": {"kind": "ppo", "horizon": 16, "net": {"hidden": [16], "memory": "gru", "memory_size": 16}},
         "env": {"kind": "torch", "id": "cartpole", "slots": 4}},
     "sac": {
-        "algo": {"kind": "sac", "replay": REPLAY, "net": {"hidden": [16]}, "limiter": {"warmup": 150, "opt_interval": 2}},
+        "algo": {"kind": "sac", "replay": REPLAY, "net": {"hidden": [16]},
+                 "limiter": {"warmup": 150, "opt_interval": 2}},
         "env": {"kind": "gym", "id": "Pendulum-v1", "slots": 2}},
 }  # fmt: skip
 
 
 def config(sort: str, folder: Path, budget: int = 1_000, **more: Any) -> RunConfig:
-    raw = {**OFTEN, **SORTS[sort], "train": {"budget": f"{budget} steps"}, "log": {"every": "100 steps", "writers": ["jsonl"]}}
+    raw = {
+        **OFTEN,
+        **SORTS[sort],
+        "train": {"budget": f"{budget} steps"},
+        "log": {"every": "100 steps", "writers": ["jsonl"]},
+    }
     return RunConfig.model_validate({**raw, "run": {"dir": str(folder)}, **more})
 
 
@@ -60,7 +66,7 @@ def fingerprint(state: State, but: tuple[str, ...] = ()) -> str:
             h.update(torch.as_tensor(tensors[name]).contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     for name in sorted(state.scalars):
         value = state.scalars[name]
-        if name.endswith("counters/at") or name.endswith("own/since"):
+        if name.endswith(("counters/at", "own/since")):
             value = value[:3]  # seconds are not repeatable
         if not name.startswith(but or ("\0",)):
             h.update(json.dumps([name, value], default=str).encode())

@@ -74,7 +74,9 @@ def test_killed_between_saves_and_resumed_is_the_same(sort, whole, tmp_path):
 
 def start(words: list[str]) -> subprocess.Popen[bytes]:
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen([sys.executable, "-m", "ganglion", *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=env)
+    return subprocess.Popen(
+        [sys.executable, "-m", "ganglion", *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=env
+    )
 
 
 @pytest.mark.parametrize("sort", SORTS)
@@ -104,7 +106,9 @@ def test_signals_save_first_and_say_how_to_go_on(number, whole, tmp_path):
     folder, file = tmp_path / "asked", tmp_path / "asked.yaml"
     long = config("ppo", folder, budget=1_000_000)
     file.write_text(dump(long))
-    process = subprocess.Popen([sys.executable, "-m", "ganglion", "train", str(file)], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ganglion", "train", str(file)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
     while not (folder / "metrics.jsonl").exists() and process.poll() is None:
         time.sleep(0.01)
     time.sleep(0.3)

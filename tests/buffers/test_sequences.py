@@ -1,0 +1,29 @@
+"""Sequences of a feed-forward model: each row is bootstrapped from its own next observation, as single rows are."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from ganglion import ops
+from ganglion.buffers import ReplayConfig
+from ganglion.core import Box, Discrete, EnvSpec, Progress
+from tests.buffers.naive import feed, random_rows
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_rows_of_a_sequence_are_the_rows_one_by_one(n: int) -> None:
+    rows, _ = random_rows(2, 40, seed=1)
+    cpu, spec = torch.device("cpu"), EnvSpec(Box((1,)), Discrete(2), 2)
+    single = ReplayConfig(capacity=80).folding(n, 0.9, False)(spec, cpu)
+    several = ReplayConfig(capacity=80, sequence=5).folding(n, 0.9, False)(spec, cpu)
+    feed(single, rows)
+    feed(several, rows)
+    first = torch.arange(0, 40)
+    weight = torch.ones(40)
+    long = several.gather(first, weight, Progress()).data
+    after = ops.at(long.next_obs, long.ahead)
+    for k in range(5):
+        one = single.gather(first + 2 * k, weight, Progress()).data
+        assert torch.equal(long.reward[k], one.reward[0])
+        assert torch.equal(after[k], ops.at(one.next_obs, one.ahead)[0])

@@ -1,0 +1,132 @@
+"""Every algorithm learns small worlds whose best is known; memory and masks by configuration alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from ganglion.config import RunConfig
+from ganglion.core import Past
+from ganglion.runtime.build import build
+from ganglion.runtime.trainer import Trainer
+
+pytestmark = pytest.mark.learning
+SEEDS = [0, 1, 2]
+MEMORY = {"memory": "gru", "memory_size": 32, "hidden": [32]}
+PPO = {"kind": "ppo", "lr": 3e-3, "horizon": 16, "epochs": 4, "minibatches": 2, "net": {"hidden": [32]}}
+REPLAY = {"capacity": 5_000, "batch": 64}
+LIMITER = {"opt_interval": 4, "warmup": 200}
+EPSILON = {"kind": "linear", "start": 1.0, "end": 0.05, "until": 0.6}
+DQN = {"kind": "dqn", "lr": 1e-3, "target_every": 50, "net": {"hidden": [32]}, "epsilon": EPSILON}
+DQN |= {"replay": REPLAY, "limiter": LIMITER}
+SAC = {"kind": "sac", "lr": 3e-3, "lr_critic": 3e-3, "net": {"hidden": [32]}, "replay": REPLAY, "limiter": LIMITER}
+
+
+def over(settings: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return settings | {k: settings[k] | v if isinstance(v, dict) and k in settings else v for k, v in more.items()}
+
+
+PROBES = [over(PPO, gamma=0.8), over(DQN, gamma=0.8, n_step=2), over(SAC, gamma=0.8, temperature=1e-6, tau=0.05)]
+
+
+def trained(algo: dict[str, Any], env: dict[str, Any], steps: int, seed: int) -> Trainer:
+    cfg = {"algo": algo, "env": {"kind": "toy", "slots": 16, **env}, "train": {"budget": f"{steps} steps"},
+           "eval": {"episodes": 64}, "run": {"seed": seed, "device": "cpu"}}  # fmt: skip
+    trainer = build(RunConfig.model_validate(cfg))
+    for _ in trainer():
+        pass
+    return trainer
+
+
+def score(trainer: Trainer) -> float:
+    return trainer.run_evaluate()[1]["eval/return_mean"]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("algo", [PPO, DQN], ids=["ppo", "dqn"])
+def test_identity_says_what_it_sees(algo, seed):
+    trainer = trained(algo, {"id": "identity", "size": 4}, 4_000, seed)
+    length = trainer.run_evaluate()[1]["eval/length_mean"]
+    assert score(trainer) >= 0.95 * length
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_identity_with_a_real_action(seed):
+    one = score(trained(over(SAC, gamma=0.5), {"id": "identity", "continuous": True}, 500, seed))
+    two = score(trained(over(SAC, gamma=0.5), {"id": "identity", "continuous": True}, 6_000, seed))
+    assert two > one and two > -0.05 * 8, (one, two)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(
+    "algo",
+    [over(DQN, n_step=3), over(DQN, replay={"kind": "prioritised"}, dueling=True)],
+    ids=["n-step", "prioritised"],
+)
+def test_chain_is_walked_to_its_end(algo, seed):
+    trainer = trained(algo, {"id": "chain", "size": 6}, 8_000, seed)
+    best = score(trainer)
+    assert best >= 0.99, "the far end pays 1, the near one little"
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(
+    ("algo", "steps"),
+    [
+        (over(PPO, net=MEMORY, minibatches=2, lr=5e-3), 16_000),
+        (over(PPO, net=MEMORY | {"memory": "lstm"}, minibatches=2, lr=5e-3), 16_000),
+        (over(DQN, net=MEMORY, lr=3e-3, replay={"sequence": 6, "batch": 32}), 10_000),
+    ],
+    ids=["ppo-gru", "ppo-lstm", "dqn-gru"],
+)
+def test_memory_recalls_the_first_cue(algo, steps, seed):
+    assert score(trained(algo, {"id": "memory", "delay": 3}, steps, seed)) >= 0.95
+
+
+def test_without_a_memory_the_cue_is_lost():
+    assert score(trained(PPO, {"id": "memory", "delay": 3}, 8_000, 0)) < 0.8
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("algo", [PPO, over(DQN, gamma=0.5)], ids=["ppo", "dqn"])
+def test_masked_never_acts_illegally_and_finds_the_best_legal(algo, seed):
+    trainer = trained(algo, {"id": "masked"}, 4_000, seed)
+    assert score(trainer) >= 0.9 * best_masked(trainer)
+
+
+def test_masked_with_a_memory():
+    trainer = trained(over(DQN, gamma=0.5, net=MEMORY, replay={"sequence": 4, "batch": 32}), {"id": "masked"}, 3_000, 0)
+    assert score(trainer) >= 0.9 * best_masked(trainer)
+
+
+def best_masked(trainer: Trainer) -> float:
+    """The return of the best legal actions in the same episodes, found by looking at the masks."""
+    env = trainer.evaluator.env
+    assert env is not None
+    step = env.reset(trainer.evaluator.seed)
+    env.episodes()
+    totals: list[float] = []
+    while len(totals) < 64:
+        legal = step.obs["action_mask"]
+        worth = torch.arange(legal.shape[-1]).expand_as(legal).masked_fill(~legal, -1)
+        step = env.step(worth.argmax(-1))
+        totals += [e.total for e in env.episodes()]
+    return sum(totals) / len(totals)
+
+
+@pytest.mark.parametrize("algo", PROBES, ids=["ppo", "dqn", "sac"])
+def test_a_time_limit_is_no_ending(algo):
+    """Reward 1 for ever, cut after 8 steps: worth 1 / (1 - 0.8) = 5. Taken for an ending it would be 3.3."""
+    trainer = trained(algo, {"id": "truncation", "limit": 8, "continuous": algo["kind"] == "sac"}, 5_000, 0)
+    agent = trainer.learner.agent
+    step, _ = trainer.explorer.now
+    obs, past = agent.enter(step.obs), agent.start(16)
+    with torch.no_grad():
+        if algo["kind"] == "sac":
+            acted = agent.predict(step.obs, past).action
+            value = agent.algo.model.value(obs, Past((), past.start), acted[None])[0]
+        else:
+            value = agent.algo.predict(obs, past).value
+    assert value.mean().item() == pytest.approx(5.0, abs=0.4)
