@@ -23,7 +23,7 @@ Make = Callable[[int], gymnasium.Env[Any, Any]]
 
 
 class ActionLog:
-    """The latest actions of all slots: enough to replay every running episode."""
+    """The latest actions of all slots: enough to replay every running episode, and as long as the longest of them."""
 
     def __init__(self) -> None:
         self.rows: list[list[Array]] = []  # one list of columns, [B, ...] each, per step
@@ -105,7 +105,12 @@ class GymEnv:
     def render(self) -> Any:
         """Slot 0 as [H, W, 3], or None when it was not built for rendering."""
         env = self.slots.envs[0]
-        return env.render() if env.render_mode == "rgb_array" else None
+        try:
+            return env.render() if env.render_mode == "rgb_array" else None
+        except gymnasium.error.DependencyNotInstalled as error:
+            raise UserError(
+                f'drawing {self.spec.name} needs a package: pip install "ganglion[video]" ({error})'
+            ) from error
 
     def close(self) -> None:
         for env in self.slots.envs:
@@ -140,6 +145,8 @@ class GymEnv:
         slots.seed = scalars["seed"]
         slots.episode, slots.ended = list(scalars["episode"]), list(scalars["ended"])
         running = [slot for slot, ended in enumerate(slots.ended) if not ended]
+        for i, array in enumerate(slots.obs):
+            array[...] = state.tensors[f"obs{i}"].numpy()
         for i, array in enumerate(slots.obs):
             array[...] = state.tensors[f"obs{i}"].numpy()
         if self.promise == "replay":

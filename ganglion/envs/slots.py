@@ -80,17 +80,17 @@ class Slots:
 
     def _walk(self, pairs: Iterable[tuple[int, Any]]) -> None:
         """The loop whose cost every row pays: hence the local names."""
-        steps, write, rewards, totals, lengths = self._steps, self._write, self.reward, self.total, self.length
+        steps, write, rewards, lengths, ended = self._steps, self._write, self.reward, self.length, self.ended
         limit, masked = self.limit, self.masks.shape[1]
         for slot, action in pairs:
-            if self.ended[slot]:
+            if ended[slot]:
                 self.begin(slot, self.episode[slot] + 1)
                 continue
             obs, reward, terminated, truncated, info = steps[slot](action)
             write(slot, obs)
             rewards[slot] = reward
-            totals[slot] += float(reward)
             lengths[slot] = length = lengths[slot] + 1
+            self.total[slot] += float(reward)
             if info:
                 if masked:
                     self._take_mask(slot, info)
