@@ -87,7 +87,7 @@ class Catch(TorchEnv):
 
 @register("env", "catch")
 class CatchConfig(ShapedConfig):
-    """Catch a falling ball. From ShapedConfig come time_limit, keep, clip_obs, frame_stack, sign_reward, clip_reward."""
+    """Catch a falling ball. From ShapedConfig come time_limit, keep, clip_obs, frame_stack."""
 
     width: int = Field(5, ge=2, le=100)
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ganglion.envs.toys import TOYS, Bandit, Chain, Identity, Masked, Memory, Toy, TruncationProbe
     from ganglion.envs.vector import VectorGymEnv
     from ganglion.envs.world import TorchEnv
-    from ganglion.envs.wrappers import FrameStack, Pay, Show, Wrapper, clip_obs, keep
+    from ganglion.envs.wrappers import FrameStack, Show, Wrapper, clip_obs, keep
 
 _MODULES = {
     "configs": ("GymConfig", "TorchConfig", "ToyConfig"),
@@ -28,7 +28,7 @@ _MODULES = {
     "toys": ("TOYS", "Bandit", "Chain", "Identity", "Masked", "Memory", "Toy", "TruncationProbe"),
     "vector": ("VectorGymEnv",),
     "world": ("TorchEnv",),
-    "wrappers": ("FrameStack", "Pay", "Show", "Wrapper", "clip_obs", "keep"),
+    "wrappers": ("FrameStack", "Show", "Wrapper", "clip_obs", "keep"),
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
 
@@ -46,7 +46,6 @@ __all__ = [
     "Masked",
     "Memory",
     "MountainCar",
-    "Pay",
     "Pendulum",
     "Show",
     "TorchConfig",

@@ -29,14 +29,12 @@ EXTRAS = {"box2d": "box2d", "mujoco": "mujoco", "ale_py": "atari"}  # in an entr
 
 
 class ShapedConfig(EnvConfig):
-    """A world whose observations and rewards may be changed on their way in."""
+    """A world whose observations may be changed on their way in; rewards are the processor's."""
 
     time_limit: int | None = Field(default=None, ge=1)  # steps until truncation; None: the environment's own
     keep: tuple[int, ...] = ()  # places of a vector observation to keep; none named: all
     clip_obs: float | None = Field(default=None, gt=0)  # observations within [-x, x]
     frame_stack: int = Field(default=1, ge=1, le=64)  # the last observations as one
-    sign_reward: bool = False
-    clip_reward: float | None = Field(default=None, gt=0)  # rewards within [-x, x]
 
     @field_validator("keep")
     @classmethod
@@ -55,8 +53,6 @@ class ShapedConfig(EnvConfig):
             env = wrappers.clip_obs(env, self.clip_obs)
         if self.frame_stack > 1:
             env = wrappers.FrameStack(env, self.frame_stack)
-        if self.sign_reward or self.clip_reward is not None:
-            env = wrappers.Pay(env, self.sign_reward, self.clip_reward)
         return env
 
 

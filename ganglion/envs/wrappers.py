@@ -1,6 +1,6 @@
-"""Changes to what an environment shows or pays, on any environment of the contract, on its own device.
+"""Changes to what an environment shows, on any environment of the contract, on its own device.
 
-Finished episodes keep the environment's own score. Normalisation is not here: it belongs to the agent, which saves it.
+Normalisation is not here: it belongs to the agent, which saves it. Rewards are not here: the step processor shapes them.
 Time limits are not here either: only the environment itself can end an episode.
 """
 
@@ -60,19 +60,6 @@ def _tensors(space: Space, obs: Obs, change: Callable[[Tensor], Tensor]) -> Obs:
     if isinstance(space, Composite):
         return {k: obs[k] if k == MASK else _tensors(part, obs[k], change) for k, part in space.items.items()}
     return change(obs) if isinstance(space, Box) else obs
-
-
-class Pay(Wrapper):
-    """The reward by its sign, or clipped to [-bound, bound]."""
-
-    def __init__(self, env: Env, sign: bool = False, bound: float | None = None) -> None:
-        super().__init__(env)
-        self.sign, self.bound = sign, bound
-
-    def step(self, action: Action) -> Step:
-        step = self.env.step(action)
-        reward = step.reward.sign() if self.sign else step.reward
-        return step._replace(reward=reward if self.bound is None else reward.clamp(-self.bound, self.bound))
 
 
 class Show(Wrapper):

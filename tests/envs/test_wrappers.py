@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ganglion.core import Box, Composite
-from ganglion.envs import Chain, FrameStack, GymConfig, GymEnv, Masked, Pay, Pendulum, TorchConfig, clip_obs, keep
+from ganglion.envs import Chain, FrameStack, GymConfig, GymEnv, Masked, Pendulum, clip_obs, keep
 from ganglion.errors import UserError
 from tests.envs.worlds import Everything, random_action, walk
 
@@ -54,17 +54,6 @@ def test_kept_places_are_those_named() -> None:
         GymConfig(id="CartPole-v1", keep=(0, 4)).build()
     with pytest.raises(UserError, match=r"env\.keep"):
         keep(Masked(2), (0,))
-
-
-def test_rewards_are_changed_and_scores_are_not() -> None:
-    env, plain = TorchConfig(id="pendulum", slots=2, clip_reward=0.5).build(), Pendulum(2, "p")
-    env.reset(0), plain.reset(0)
-    for a, b in zip(walk(env, 200), walk(plain, 200), strict=True):
-        assert torch.equal(a.reward, b.reward.clamp(-0.5, 0.5))
-    assert env.episodes() == plain.episodes() != []
-    signed = Pay(Pendulum(2, "p"), sign=True)
-    signed.reset(0)
-    assert all(set(s.reward.tolist()) <= {-1.0, 0.0} for s in walk(signed, 5))
 
 
 def test_observations_are_clipped() -> None:
