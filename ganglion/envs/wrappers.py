@@ -1,6 +1,6 @@
 """Changes to what an environment shows, on any environment of the contract, on its own device.
 
-Normalisation is not here: it belongs to the agent, which saves it. Rewards are not here: the step processor shapes them.
+Normalisation is not here: it belongs to the agent, which saves it. Rewards are not: the step processor shapes them.
 Time limits are not here either: only the environment itself can end an episode.
 """
 
