@@ -1,0 +1,69 @@
+"""Every preset loads, says what it is for, round-trips, and builds the run it describes."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from ganglion.config import RunConfig, dump, load
+from ganglion.registry import presets
+
+PRESETS = presets()
+PROMISED = {
+    "cartpole/dqn": 50_000,
+    "cartpole/ppo": 100_000,
+    "acrobot/ppo": 200_000,
+    "pendulum/ppo": 200_000,
+    "pendulum/sac": 20_000,
+    "cartpole-novelocity/ppo": 200_000,
+    "mountaincar/dqn": 120_000,
+    "lunarlander/ppo": 1_000_000,
+}
+
+
+def test_the_promised_presets_are_there() -> None:
+    assert set(PROMISED) <= set(PRESETS)
+
+
+@pytest.mark.parametrize("name", PROMISED)
+def test_budgets_are_those_the_results_are_for(name: str) -> None:
+    budget = load(name).train.budget
+    assert (budget.count, budget.unit) == (PROMISED[name], "steps")
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_round_trip(name: str) -> None:
+    config = load(name)
+    assert load(dump(config)) == config
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_named_for_its_algorithm_and_described(name: str) -> None:
+    first = PRESETS[name].read_text().splitlines()[0]
+    assert re.fullmatch(r"# \S.{10,100}", first), "the first line is what `ganglion list zoo` shows"
+    assert name.split("/")[1].split("-")[0] == load(name).algo.kind
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_best_model_is_chosen_from_enough_evaluations(name: str) -> None:
+    config = load(name)
+    assert config.eval.every.unit == "steps"
+    assert config.train.budget.count >= 10 * config.eval.every.count
+    assert config.eval.episodes >= 10
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_makes_its_first_steps(name: str, tmp_path: Path) -> None:
+    from ganglion.runtime.run import Run
+
+    config = load(name)
+    if getattr(config.env, "id", "").startswith("LunarLander"):
+        pytest.importorskip("Box2D")
+    config = load(name, [f"run.dir={tmp_path / 'run'}", "log.writers=[]", "run.device=cpu", "eval=never", "save=never"])
+    assert isinstance(config, RunConfig)
+    run = Run.create(config)
+    for _, log in zip(range(5), run.stream()):
+        assert log.kind == "collect"
+    assert run.trainer.at.env_steps >= 5 * config.env.slots - config.env.slots
