@@ -5,7 +5,7 @@ SHELL := bash
 
 PYTHON ?= python3
 VENV ?= .venv
-PRESET ?= cartpole/dqn
+PRESET ?= cartpole/ppo
 ARGS ?=
 BENCH ?= benchmarks/startup.py
 SOAK_REPORT ?= docs/results/soak.txt
@@ -23,7 +23,8 @@ help: ## shows this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
 
 train: $(VENV)/stamp-run ## installs and trains CartPole (PRESET=..., ARGS="algo.lr=3e-4 ...")
-	@$(BIN)/ganglion train $(PRESET) $(ARGS)
+	@status=0; $(BIN)/ganglion train $(PRESET) $(ARGS) || status=$$?; \
+		echo "These commands need:  source $(VENV)/bin/activate"; exit $$status
 
 test: $(VENV)/stamp-dev lint types ## installs what tests need and runs everything
 	@$(PYTEST) -n 2 --dist worksteal
