@@ -26,8 +26,13 @@ train: $(VENV)/stamp-run ## installs and trains CartPole (PRESET=..., ARGS="algo
 	@status=0; $(BIN)/ganglion train $(PRESET) $(ARGS) || status=$$?; \
 		echo "These commands need:  source $(VENV)/bin/activate"; exit $$status
 
-test: $(VENV)/stamp-dev lint types ## installs what tests need and runs everything
-	@$(PYTEST) -n 2 --dist worksteal
+test: $(VENV)/stamp-dev ## installs what tests need and runs everything; a slip of style does not hide the tests
+	@status=0; \
+		$(BIN)/ruff check . || status=1; \
+		$(BIN)/ruff format --check . || status=1; \
+		$(BIN)/mypy || status=1; \
+		$(PYTEST) -n 2 --dist worksteal || status=1; \
+		exit $$status
 
 check: $(VENV)/stamp-dev lint types budgets fast ## format, lint, types, budgets, fast tests: what pre-commit runs
 
