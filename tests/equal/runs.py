@@ -63,7 +63,7 @@ def fingerprint(state: State, but: tuple[str, ...] = ()) -> str:
     for name in sorted(tensors):
         if not name.startswith(but or ("\0",)):
             h.update(name.encode())
-            h.update(torch.as_tensor(tensors[name]).contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+            h.update(tensors[name].cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     for name in sorted(state.scalars):
         value = state.scalars[name]
         if name.endswith(("counters/at", "own/since")):
