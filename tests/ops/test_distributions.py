@@ -312,3 +312,14 @@ def test_boltzmann() -> None:
     q = torch.tensor([[1.0, 2.0, 3.0]])
     assert_close(ops.Greedy(q).boltzmann(0.5).probs(), (q / 0.5).softmax(-1))
     assert ops.Greedy(q).sample(noise(Draw(), 1)).item() == 2
+
+
+def test_squashed_scales_are_bounded() -> None:
+    """A box with `squash`: log_std within [-20, 2], the mean as it comes, every element onto its own bounds."""
+    space = Box((2,), low=(-1.0, -2.0), high=(1.0, 3.0))
+    raw = torch.tensor([[[7.0, -7.0, -99.0, 99.0]]])
+    dist = ops.dist(raw, space, squash=True)
+    assert dist.mean.tolist() == [[[7.0, -7.0]]] and dist.log_std.tolist() == [[[-20.0, 2.0]]]
+    assert dist.low.tolist() == [-1.0, -2.0] and dist.high.tolist() == [1.0, 3.0]
+    plain = ops.dist(raw, space)
+    assert plain.log_std.tolist() == [[[-99.0, 99.0]]]

@@ -206,3 +206,33 @@ def test_focal_gradient_is_finite_for_a_certain_row() -> None:
     logits = torch.tensor([[100.0, 0.0]], requires_grad=True)
     ops.soft_focal(logits, torch.tensor([0]), gamma=0.5).sum().backward()
     assert torch.isfinite(logits.grad).all()
+
+
+def test_what_is_fixed_carries_no_gradient() -> None:
+    g = torch.Generator().manual_seed(0)
+    row, table = ((T, B), (T, B, A))
+
+    def some(shape: tuple[int, ...]) -> torch.Tensor:
+        return torch.randn(*shape, generator=g, requires_grad=True)
+
+    action = torch.zeros(row, dtype=torch.int64)
+    discount, cut = torch.full(row, 0.9), torch.zeros(row, dtype=torch.bool)
+    live, fixed = some(row), [some(row) for _ in range(3)]
+    wide, other, behaviour = some(table), some(table), some(table)
+    tau, middle = ops.fractions(wide)
+    cases = [
+        (ops.td_lambda_error(live, fixed[0], fixed[1], discount, cut, 0.9), [live], fixed),
+        (ops.v_td(live, fixed[0], discount, fixed[1]), [live], fixed),
+        (ops.policy_gradient(live, fixed[0]), [live], fixed),
+        (ops.upgo_loss(live, fixed[0], fixed[1], fixed[2]), [live], fixed),
+        (ops.categorical_td(wide, other), [wide], [other]),
+        (ops.quantile_huber(wide, other.sigmoid(), behaviour), [wide], [other, behaviour]),
+        (ops.fraction_loss(tau, other[..., 1:], middle * behaviour), [wide], [other, behaviour]),
+        (ops.acer_policy(wide, behaviour, other, live, action, 1.0), [wide], [behaviour, other, live]),
+        (ops.q_td_rescaled(wide, action, fixed[0], discount, other, action), [wide], [other, fixed[0]]),
+    ]
+    for loss, moved, still in cases:
+        assert all(x.abs().sum() > 0 for x in torch.autograd.grad(loss.sum(), moved, retain_graph=True))
+        grads = torch.autograd.grad(loss.sum(), still, allow_unused=True, retain_graph=True)
+        assert all(x is None for x in grads)
+    assert not ops.counterfactual(wide, action, other).requires_grad
