@@ -8,11 +8,12 @@ docs/ops.md lists every function with its formula, shapes and paper.
 
 # ruff: noqa: I001
 # fmt: off
+from ganglion.ops.actions import bounds, dist, dist_draws, dist_size
 from ganglion.ops.adder import Adder, Transitions
 from ganglion.ops.distances import hamming, levenshtein
 from ganglion.ops.distributions import (
-    Bernoulli, Categorical, Dist, Greedy, MultiCategorical, Normal, Product, TanhNormal, bounds, dist, dist_draws,
-    dist_size, inverse_cdf, uniform_legal,
+    Bernoulli, BranchGreedy, Categorical, Dist, Greedy, MultiCategorical, Normal, Product, TanhNormal, add_draws,
+    inverse_cdf, uniform_legal,
 )
 from ganglion.ops.exploration import (
     adapt_sigma, coloured, epsilon_distance, epsilon_ladder, factorised, gaussian, ou_step, perturb, pink_step,
@@ -48,22 +49,22 @@ from ganglion.ops.trees import (
 )
 
 __all__ = [
-    "Adder", "Bernoulli", "Categorical", "Dist", "Grads", "Greedy", "Moments", "MultiCategorical", "NStep",
-    "Normal", "Product", "TanhNormal", "Transitions", "Tree", "VTrace", "above", "acer_policy", "adapt_sigma",
-    "alike", "at", "atoms", "best", "blocked", "bounds", "branching_td", "categorical_td", "clip_momentum",
-    "clip_momentum_norm", "clip_norm", "clip_value", "clipped_surrogate", "coloured", "concat", "counterfactual",
-    "detach", "discounted_sum", "dist", "dist_draws", "dist_size", "empty", "epsilon_distance", "epsilon_ladder",
-    "expected_value", "factorised", "flatten_names", "fold", "fraction_loss", "fractions", "from_two_hot", "gae",
-    "gaussian", "grad_norm", "hamming", "hash_bits", "hash_normal", "hash_uniform", "huber", "ignore_momentum",
-    "ignore_momentum_norm", "ignore_norm", "ignore_value", "importance", "info_nce", "inverse_cdf", "kl_k1",
-    "kl_k2", "kl_k3", "label_smoothed", "lambda_returns", "leaves", "levenshtein", "map_tree", "margin", "mask",
-    "masked_mean", "merge_moments", "midpoints", "moments", "multi_logits", "munchausen_bonus", "n_step", "nest",
-    "normalise", "ou_step", "pcgrad", "penalty", "perturb", "pick", "pick_atoms", "pink_step", "policy_gradient",
-    "popart", "ppg_joint", "project", "put", "put_", "q_td", "q_td_rescaled", "quantile_huber", "rescale",
-    "retrace", "same_shape", "scan", "second_moment", "select", "sequence_priority", "shuffle_draws", "shuffled",
-    "soft_focal", "soft_value", "stack", "symexp", "symlog", "take", "td_goal", "td_lambda_error", "to_device",
-    "to_dtype", "to_list", "to_numpy", "to_tensor", "trust_region", "two_hot", "unflatten", "unfold",
-    "uniform_legal", "unrescale", "unstack", "upgo_loss", "upgo_returns", "v_td", "value_loss", "vtrace",
-    "weighted_mean", "within", "zeros",
+    "Adder", "Bernoulli", "BranchGreedy", "Categorical", "Dist", "Grads", "Greedy", "Moments", "MultiCategorical",
+    "NStep", "Normal", "Product", "TanhNormal", "Transitions", "Tree", "VTrace", "above", "acer_policy",
+    "adapt_sigma", "add_draws", "alike", "at", "atoms", "best", "blocked", "bounds", "branching_td",
+    "categorical_td", "clip_momentum", "clip_momentum_norm", "clip_norm", "clip_value", "clipped_surrogate",
+    "coloured", "concat", "counterfactual", "detach", "discounted_sum", "dist", "dist_draws", "dist_size", "empty",
+    "epsilon_distance", "epsilon_ladder", "expected_value", "factorised", "flatten_names", "fold", "fraction_loss",
+    "fractions", "from_two_hot", "gae", "gaussian", "grad_norm", "hamming", "hash_bits", "hash_normal",
+    "hash_uniform", "huber", "ignore_momentum", "ignore_momentum_norm", "ignore_norm", "ignore_value", "importance",
+    "info_nce", "inverse_cdf", "kl_k1", "kl_k2", "kl_k3", "label_smoothed", "lambda_returns", "leaves",
+    "levenshtein", "map_tree", "margin", "mask", "masked_mean", "merge_moments", "midpoints", "moments",
+    "multi_logits", "munchausen_bonus", "n_step", "nest", "normalise", "ou_step", "pcgrad", "penalty", "perturb",
+    "pick", "pick_atoms", "pink_step", "policy_gradient", "popart", "ppg_joint", "project", "put", "put_", "q_td",
+    "q_td_rescaled", "quantile_huber", "rescale", "retrace", "same_shape", "scan", "second_moment", "select",
+    "sequence_priority", "shuffle_draws", "shuffled", "soft_focal", "soft_value", "stack", "symexp", "symlog",
+    "take", "td_goal", "td_lambda_error", "to_device", "to_dtype", "to_list", "to_numpy", "to_tensor",
+    "trust_region", "two_hot", "unflatten", "unfold", "uniform_legal", "unrescale", "unstack", "upgo_loss",
+    "upgo_returns", "v_td", "value_loss", "vtrace", "weighted_mean", "within", "zeros",
 ]
 # fmt: on

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid, softplus
 
-from ganglion.core import Box, Discrete, Draw, MultiBinary, MultiDiscrete, Noise, Space
+from ganglion.core import Draw, Noise
 from ganglion.ops.rows import best, blocked, pick
 
 
@@ -41,6 +41,11 @@ class _Constant:
 
     def __get__(self, instance: object, owner: type) -> Draw:
         return self.fn()
+
+
+def add_draws(draws: list[Draw]) -> Draw:
+    """The random numbers of several parts together."""
+    return Draw(sum(d.uniform for d in draws), sum(d.normal for d in draws))
 
 
 class Categorical(NamedTuple):
@@ -273,6 +278,30 @@ class Greedy(NamedTuple):
         return Categorical(self.q / temperature, self.mask)
 
 
+class BranchGreedy(NamedTuple):
+    """Values of the choices of k branches, each acted on like `Greedy` with its own coin (BDQ)."""
+
+    q: Tensor  # [..., k, A]
+    mask: Tensor | None = None  # [..., k, A] bool; hides what a branch with fewer choices does not have
+
+    @property
+    def draws(self) -> Draw:
+        return Draw(uniform=2 * self.q.shape[-2])
+
+    def mode(self) -> Tensor:
+        return best(self.q, self.mask)
+
+    def sample(self, noise: Noise) -> Tensor:
+        return self.mode()
+
+    def epsilon(self, eps: float | Tensor, noise: Noise) -> Tensor:
+        """int64 [..., k]; eps is one number, or one per slot."""
+        branches = self.q.shape[-2]
+        coins = noise.uniform[..., : 2 * branches].unflatten(-1, (branches, 2))
+        eps = eps.unsqueeze(-1) if isinstance(eps, Tensor) else eps
+        return Greedy(self.q, self.mask).epsilon(eps, Noise(coins, noise.normal))
+
+
 class Product(NamedTuple):
     """Independent parts by name: the action is a mapping."""
 
@@ -280,7 +309,7 @@ class Product(NamedTuple):
 
     @property
     def draws(self) -> Draw:
-        return _add([p.draws for p in self.parts.values()])
+        return add_draws([p.draws for p in self.parts.values()])
 
     def slices(self, noise: Noise) -> dict[str, Noise]:
         """Each part's own random numbers, in order."""
@@ -310,72 +339,3 @@ class Product(NamedTuple):
 
 
 Dist = Categorical | MultiCategorical | Bernoulli | Normal | TanhNormal | Product
-
-
-def _add(draws: list[Draw]) -> Draw:
-    return Draw(sum(d.uniform for d in draws), sum(d.normal for d in draws))
-
-
-def dist_size(space: Space) -> int:
-    """How many raw outputs of a head make a distribution over the space."""
-    if isinstance(space, Discrete):
-        return space.n
-    if isinstance(space, MultiDiscrete):
-        return sum(space.nvec)
-    if isinstance(space, MultiBinary):
-        return space.n
-    if isinstance(space, Box):
-        return 2 * space.size
-    return sum(dist_size(s) for s in space.items.values())
-
-
-def dist_draws(space: Space) -> Draw:
-    """How many random numbers a sample takes."""
-    if isinstance(space, Discrete):
-        return Draw(uniform=1)
-    if isinstance(space, MultiDiscrete):
-        return Draw(uniform=len(space.nvec))
-    if isinstance(space, MultiBinary):
-        return Draw(uniform=space.n)
-    if isinstance(space, Box):
-        return Draw(normal=space.size)
-    return _add([dist_draws(s) for s in space.items.values()])
-
-
-def bounds(space: Box, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Low and high of a box as tensors beside `like`, shaped like an action. Filled, not copied: safe under capture."""
-
-    def fill(values: tuple[float, ...]) -> Tensor:
-        if len(set(values)) == 1:
-            return like.new_full(space.shape, values[0])
-        return torch.cat([like.new_full((1,), v) for v in values]).reshape(space.shape)
-
-    return fill(space.low), fill(space.high)
-
-
-def dist(raw: Tensor, space: Space, legal: Any = None, squash: bool = False) -> Any:
-    """The distribution over `space` that raw head outputs [..., dist_size(space)] stand for.
-
-    A box becomes a Normal, or with `squash` a TanhNormal onto its bounds; a Composite hands each part its own outputs
-    and, from a mapping of masks, its own mask.
-    """
-    if isinstance(space, Discrete):
-        return Categorical(raw, legal)
-    if isinstance(space, MultiDiscrete):
-        return MultiCategorical(raw, space.nvec, legal)
-    if isinstance(space, MultiBinary):
-        return Bernoulli(raw)
-    if isinstance(space, Box):
-        return _box(raw, space, squash)
-    pieces = raw.split([dist_size(s) for s in space.items.values()], -1)
-    masks = legal if isinstance(legal, Mapping) else {}
-    named = zip(space.items.items(), pieces, strict=True)
-    return Product({k: dist(piece, part, masks.get(k), squash) for (k, part), piece in named})
-
-
-def _box(raw: Tensor, space: Box, squash: bool) -> Normal | TanhNormal:
-    mean, log_std = (x.reshape(*raw.shape[:-1], *space.shape) for x in raw.split(space.size, -1))
-    if not squash:
-        return Normal(mean, log_std, len(space.shape))
-    low, high = bounds(space, raw)
-    return TanhNormal(mean, log_std.clamp(-20, 2), low, high, len(space.shape))

@@ -323,3 +323,15 @@ def test_squashed_scales_are_bounded() -> None:
     assert dist.low.tolist() == [-1.0, -2.0] and dist.high.tolist() == [1.0, 3.0]
     plain = ops.dist(raw, space)
     assert plain.log_std.tolist() == [[[-99.0, 99.0]]]
+
+
+def test_branches_have_their_own_coins() -> None:
+    q = torch.zeros(1, 2, 2, 3)
+    q[..., 1] = 1
+    u = torch.tensor([[[0.0, 0.99, 0.9, 0.99], [0.9, 0.0, 0.0, 0.0]]])
+    action = ops.BranchGreedy(q).epsilon(0.5, Noise(u, torch.zeros(1, 2, 0)))
+    assert action.tolist() == [[[2, 1], [1, 0]]]
+    per_slot = ops.BranchGreedy(q).epsilon(torch.tensor([0.0, 1.0]), Noise(u, torch.zeros(1, 2, 0)))
+    assert per_slot.tolist() == [[[1, 1], [0, 0]]]
+    masked = ops.BranchGreedy(q, torch.tensor([[True, True, False], [True, True, True]]).expand(1, 2, 2, 3))
+    assert masked.epsilon(1.0, Noise(u, torch.zeros(1, 2, 0))).tolist() == [[[1, 2], [0, 0]]]
