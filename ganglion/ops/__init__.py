@@ -44,8 +44,8 @@ from ganglion.ops.transforms import (
     Moments, from_two_hot, merge_moments, moments, popart, rescale, symexp, symlog, two_hot, unrescale,
 )
 from ganglion.ops.trees import (
-    Tree, concat, detach, flatten_names, fold, leaves, map_tree, nest, put, put_, same_shape, select, stack, take,
-    to_device, to_dtype, to_list, to_numpy, to_tensor, unflatten, unfold, unstack, zeros,
+    Tree, concat, detach, flatten_names, fold, leaves, map_tree, merge, nest, put, put_, same_shape, select, split,
+    stack, take, to_device, to_dtype, to_list, to_numpy, to_tensor, unflatten, unfold, unstack, zeros,
 )
 
 __all__ = [
@@ -58,12 +58,12 @@ __all__ = [
     "fractions", "from_two_hot", "gae", "gaussian", "grad_norm", "hamming", "hash_bits", "hash_normal",
     "hash_uniform", "huber", "ignore_momentum", "ignore_momentum_norm", "ignore_norm", "ignore_value", "importance",
     "info_nce", "inverse_cdf", "kl_k1", "kl_k2", "kl_k3", "label_smoothed", "lambda_returns", "leaves",
-    "levenshtein", "map_tree", "margin", "mask", "masked_mean", "merge_moments", "midpoints", "moments",
+    "levenshtein", "map_tree", "margin", "mask", "masked_mean", "merge", "merge_moments", "midpoints", "moments",
     "multi_logits", "munchausen_bonus", "n_step", "nest", "normalise", "ou_step", "pcgrad", "penalty", "perturb",
     "pick", "pick_atoms", "pink_step", "policy_gradient", "popart", "ppg_joint", "project", "put", "put_", "q_td",
     "q_td_rescaled", "quantile_huber", "rescale", "retrace", "same_shape", "scan", "second_moment", "select",
-    "sequence_priority", "shuffle_draws", "shuffled", "soft_focal", "soft_value", "stack", "symexp", "symlog",
-    "take", "td_goal", "td_lambda_error", "to_device", "to_dtype", "to_list", "to_numpy", "to_tensor",
+    "sequence_priority", "shuffle_draws", "shuffled", "soft_focal", "soft_value", "split", "stack", "symexp",
+    "symlog", "take", "td_goal", "td_lambda_error", "to_device", "to_dtype", "to_list", "to_numpy", "to_tensor",
     "trust_region", "two_hot", "unflatten", "unfold", "uniform_legal", "unrescale", "unstack", "upgo_loss",
     "upgo_returns", "v_td", "value_loss", "vtrace", "weighted_mean", "within", "zeros",
 ]

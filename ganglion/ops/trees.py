@@ -57,6 +57,12 @@ def concat(trees: Sequence[Tree], dim: int = 0) -> Tree:
     return map_tree(lambda *xs: torch.cat(xs, dim), *trees)
 
 
+def split(tree: Tree, size: int, dim: int = 0) -> list[Tree]:
+    """Consecutive pieces of `size` rows, the last one shorter where it must be."""
+    pieces = map_tree(lambda x: list(x.split(size, dim)), tree)  # a list is a leaf
+    return [map_tree(lambda xs, i=i: xs[i], pieces) for i in range(len(leaves(pieces)[0]))]
+
+
 def select(tree: Tree, i: int, dim: int = 0) -> Tree:
     """One index of every leaf; the axis goes away."""
     return map_tree(lambda x: x.select(dim, i), tree)
@@ -161,6 +167,15 @@ def unflatten(like: Tree, named: Mapping[str, Any], prefix: str = "") -> Tree:
     if isinstance(like, tuple):
         return _rebuild(like, [unflatten(v, named, f"{prefix}/{k}" if prefix else k) for k, v in _children(like)])
     return named[prefix]
+
+
+def merge(tree: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """Both mappings as one, nested mappings merged in turn; `other` wins."""
+    mixed = dict(tree)
+    for key, part in other.items():
+        both = isinstance(part, Mapping) and isinstance(mixed.get(key), Mapping)
+        mixed[key] = merge(mixed[key], part) if both else part
+    return mixed
 
 
 def nest(named: Mapping[str, Any]) -> dict[str, Any]:

@@ -102,7 +102,9 @@ def distributions(d: dict[str, Tensor]) -> Any:
         action = dist.sample(noise(d))
         out.append((action, dist.mode(), dist.log_prob(action), dist.entropy(), dist.kl(other)))
     greedy = ops.Greedy(d["q"], d["mask"])
-    return out[0], out[1], greedy.epsilon(0.3, noise(d)), greedy.boltzmann(0.5).sample(noise(d))
+    branches = ops.BranchGreedy(d["q"].unsqueeze(-2).expand(T, B, 2, A))
+    random = greedy.epsilon(0.3, noise(d)), branches.epsilon(0.3, noise(d))
+    return out[0], out[1], random, greedy.boltzmann(0.5).sample(noise(d))
 
 
 def others(d: dict[str, Tensor]) -> Any:

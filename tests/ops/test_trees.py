@@ -86,6 +86,17 @@ def test_nest_and_lists() -> None:
     assert isinstance(ops.to_numpy({"a": torch.zeros(1)})["a"], np.ndarray)
 
 
+def test_split_and_merge() -> None:
+    tree = {"a": torch.arange(10).reshape(5, 2), "b": (torch.arange(5),)}
+    pieces = ops.split(tree, 2)
+    assert [len(p["b"][0]) for p in pieces] == [2, 2, 1]
+    assert same(ops.concat(pieces), tree)
+    assert [p["a"].shape for p in ops.split({"a": tree["a"]}, 1, dim=1)] == [(5, 1), (5, 1)]
+    first = {"a": {"x": 1, "y": 2}, "b": 3}
+    assert ops.merge(first, {"a": {"y": 9}, "b": {"z": 4}}) == {"a": {"x": 1, "y": 9}, "b": {"z": 4}}
+    assert first == {"a": {"x": 1, "y": 2}, "b": 3}
+
+
 def test_types() -> None:
     tree = {"a": torch.zeros(1), "b": torch.zeros(1, dtype=torch.int64)}
     half = ops.to_dtype(tree, torch.float16)
