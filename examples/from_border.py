@@ -20,8 +20,8 @@ from ganglion.record.writers import RunInfo
 from ganglion.runtime.build import build
 from ganglion.runtime.trainer import Trainer
 
-# TrainerConfig { opt_interval, eval_interval, record_interval, save_interval, max_opts, model_dir }, the replay buffer's
-# and the step processor's configurations, and min_transitions_warmup
+# TrainerConfig { opt_interval, eval_interval, record_interval, save_interval, max_opts, model_dir }, the configurations
+# of the replay buffer and the step processor, and min_transitions_warmup
 CONFIG = """
 algo:
   kind: dqn

@@ -85,7 +85,7 @@ class FCDQN(g.Model):
 
 def q_error(model: g.Model, target: g.Model, t: g.Transition) -> Tensor:
     """q_1step_td_error (and n-step: the replay has folded it into reward and discount), double. It changes nothing:
-    targets move elsewhere. One graph serves any model that has values; see two_losses.py for two graphs on one model."""
+    targets move elsewhere. One graph serves any model that has values; two_losses.py has two graphs on one model."""
     with torch.no_grad():
         next_action = ops.best(model.value(t.next_obs, t.next_past)[0])
         after = ops.pick(target.value(t.next_obs, t.next_past)[0], next_action)

@@ -44,7 +44,7 @@ class DQNPolicyConfig(AlgoConfig):
 
 
 class QNetwork(nn.Encoded):
-    """_create_model_from_cfg: the encoder follows from the observation space; another network is another `model.kind`."""
+    """_create_model_from_cfg: the encoder follows from the observation space; other networks are other kinds."""
 
     def __init__(self, cfg: DQNPolicyConfig, spec: g.EnvSpec, actions: int) -> None:
         super().__init__(cfg.model, spec.obs)

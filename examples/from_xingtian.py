@@ -63,7 +63,7 @@ class CorridorConfig(EnvConfig):
 
 @register("net", "residual")  # @Registers.model
 class ResidualConfig(nn.MLPConfig):
-    """A network that any algorithm with a `net` setting can use; inputs, memory and normalisation come with MLPConfig."""
+    """A network for any algorithm with a `net` setting; inputs, memory and normalisation come with MLPConfig."""
 
     def body(self, inputs: int, count: int = 1) -> nn.MLP:
         return Residual(count, inputs, self.hidden, self.activation, self.init)

@@ -2,8 +2,8 @@
 
     python examples/send_commands.py
 
-`send` hands a command to the stream and returns the next event, as `next` does. What a command asks for happens at once:
-the event that answers an Evaluate or a Save is the next one of that kind.
+`send` hands a command to the stream and returns the next event, as `next` does. What a command asks for happens at
+once: the event that answers an Evaluate or a Save is the next one of that kind.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
 """Training from Python: a run is a stream of what happens in it.
 
-    python examples/train_from_python.py
+python examples/train_from_python.py
 """
 
 from __future__ import annotations
 
 import ganglion
 
-SETTINGS = ["algo=ppo", "env={kind: torch, id: cartpole}", "train.budget=10k steps", "eval={every: 5k steps, episodes: 10}"]
+EVAL = "eval={every: 5k steps, episodes: 10}"
+SETTINGS = ["algo=ppo", "env={kind: torch, id: cartpole}", "train.budget=10k steps", EVAL]
 
 
 def main() -> dict[str, float]:

@@ -74,7 +74,7 @@ class TaughtDQN(g.Algorithm[g.Sample[g.Transition], g.Sample[g.Transition]]):
         self.target = nn.Lagged(self.model)
         self.optim = nn.Adam(self.model, lr=cfg.lr, max_norm=10.0)
         self.shown, self.taken = demonstrations(spec)
-        self.before = g.Past(self.model.initial(self.shown.shape[1]), torch.ones(self.shown.shape[:2], dtype=torch.bool))
+        self.before = g.Past(self.model.initial(self.taken.shape[1]), torch.ones_like(self.taken, dtype=torch.bool))
 
     def learn(self, mini: g.Sample[g.Transition], knobs: g.Knobs, noise: g.Noise) -> g.Update:
         rl = ops.weighted_mean(ops.huber(self.q_error(mini.data)), mini.weight)
@@ -111,7 +111,7 @@ class TaughtDQN(g.Algorithm[g.Sample[g.Transition], g.Sample[g.Transition]]):
 
 def train(*settings: str) -> float:
     """The mean return of the last evaluation."""
-    world = ["algo=taught-dqn", "env={kind: toy, id: chain, size: 24, slots: 4}", "train.budget=3k steps"]
+    world = ["algo=taught-dqn", "env={kind: toy, id: chain, size: 24, slots: 4}", "train.budget=2k steps"]
     run = ganglion.Run.create(ganglion.load_config(None, [*world, "log=[]", "save=never", *settings]))
     scores = [log.metrics["eval/return_mean"] for log in run.stream() if log.kind == "evaluate"]
     return float(scores[-1])

@@ -55,6 +55,7 @@ def test_custom_environments_are_learned() -> None:
     assert scores["catch"] > 0.2  # chance: -0.6
 
 
+@pytest.mark.filterwarnings("ignore:.*Overriding environment")  # the example is imported twice in one process
 def test_custom_environments_keep_their_promises(tmp_path: Path) -> None:
     """A run on each, stopped in the middle of episodes and taken up by a new object, ends with the same parameters."""
     import torch

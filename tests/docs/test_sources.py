@@ -62,8 +62,7 @@ def test_nervex_environments_are_tensors() -> None:
     assert one.reset(0).obs.shape == (1, 4)
     first = four.reset(0)
     assert first.obs.shape == (4, 4)
-    after = four.step(torch.ones(4, dtype=torch.int64)).obs - first.obs
-    assert len({f"{turn:.6f}" for turn in after[:, 3].tolist()}) == 4  # each slot under its own gravity, from its own start
+    assert [env.unwrapped.gravity for env in four.slots.envs] == [9.8, 9.8, 3.7, 1.6]  # type: ignore[attr-defined]
 
 
 def test_nervex_agent_modes_and_graph() -> None:
@@ -105,20 +104,15 @@ def test_nervex_policy_learns_by_its_registered_name() -> None:
 
 
 def test_xingtian_four_modules_are_composed_in_yaml(tmp_path: Path) -> None:
-    """From the command line: names that only --import brings, an agent that learns, a run that can be scored."""
-    command = [sys.executable, "-m", "ganglion"]
-    imported = ["--import", "from_xingtian"]
-
-    def ganglion(*words: str) -> str:
-        result = subprocess.run([*command, *words], cwd=EXAMPLES, capture_output=True, text=True, timeout=120)
-        assert result.returncode == 0, result.stderr
-        return result.stdout
-
+    """From the command line: names that only --import brings, and an agent that learns."""
     folder = tmp_path / "run"
-    ganglion("train", "from_xingtian.yaml", *imported, f"run.dir={folder}")
+    words = ["train", "from_xingtian.yaml", "--import", "from_xingtian", f"run.dir={folder}"]
+    result = subprocess.run(
+        [sys.executable, "-m", "ganglion", *words], cwd=EXAMPLES, capture_output=True, text=True, timeout=120
+    )
+    assert result.returncode == 0, result.stderr
     last = [event for event in read(folder / "metrics.jsonl") if event["kind"] == "evaluate"][-1]
     assert last["eval/return_mean"] == 1.0 and last["eval/length_mean"] == 6.0  # the shortest way
-    assert "corridor  from_xingtian" in ganglion("list", "envs", "-v", *imported)
 
 
 def test_xingtian_names_need_their_import() -> None:
