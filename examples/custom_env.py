@@ -29,7 +29,7 @@ from ganglion.envs.configs import ShapedConfig
 # ------------------------------------------------------------ 1. gymnasium
 
 
-class TugOfWar(gymnasium.Env[dict[str, np.ndarray], int]):
+class TugOfWar(gymnasium.Env[Any, Any]):
     """Pull (1) or rest (0). Pulling costs strength, and the mask says whether any is left."""
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class TugOfWar(gymnasium.Env[dict[str, np.ndarray], int]):
         # numbers in info are averaged over the episode and recorded as episode/strength
         return self.shown(), float(won) - float(lost), won or lost, False, {"strength": self.strength}
 
-    def shown(self) -> dict[str, np.ndarray]:
+    def shown(self) -> dict[str, Any]:
         seen = np.array([self.rope / 7, self.strength / 3], np.float32)
         return {"rope": seen.clip(-1, 1), "action_mask": np.array([1, self.strength > 0], np.int8)}
 

@@ -8,6 +8,7 @@ The parts come in the guide's order. Its second half, the DQN policy class, is f
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import gymnasium
 import torch
@@ -52,7 +53,7 @@ def make_envs() -> g.Env:
     process; each may have a configuration of its own."""
     gravity = [9.8, 9.8, 3.7, 1.6]
 
-    def make(slot: int) -> gymnasium.Env:  # type: ignore[type-arg]
+    def make(slot: int) -> gymnasium.Env[Any, Any]:
         env = gymnasium.make("CartPole-v1")
         env.unwrapped.gravity = gravity[slot]  # type: ignore[attr-defined]
         return env

@@ -26,7 +26,7 @@ from ganglion.envs import GymEnv
 # ------------------------------------------------------------ Environment: init_env, reset, step
 
 
-class Corridor(gymnasium.Env[np.ndarray, int]):
+class Corridor(gymnasium.Env[Any, Any]):
     """Walk right to the door. `step` says terminated and truncated apart, where XingTian has one flag."""
 
     def __init__(self, places: int) -> None:
@@ -34,17 +34,17 @@ class Corridor(gymnasium.Env[np.ndarray, int]):
         self.observation_space = gymnasium.spaces.Box(0.0, 1.0, (places,), np.float32)
         self.action_space = gymnasium.spaces.Discrete(2)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         super().reset(seed=seed)
         self.at = 0
         return self.shown(), {}
 
-    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
+    def step(self, action: int) -> Any:
         self.at = max(self.at + (1 if action else -1), 0)
         arrived = self.at == self.places
         return self.shown(), float(arrived), arrived, False, {"place": self.at}
 
-    def shown(self) -> np.ndarray:
+    def shown(self) -> Any:
         return np.eye(self.places, dtype=np.float32)[min(self.at, self.places - 1)]
 
 

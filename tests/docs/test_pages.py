@@ -170,6 +170,33 @@ def test_every_page_is_in_the_index() -> None:
     assert {page for page in pages if f"({page})" not in text("README.md")} == set()
 
 
+SOURCES_NAMES = {
+    "abcdrl": "Model.value Model.action Algorithm.predict Algorithm.learn Algorithm.sync_target BufferSamples "
+    "Agent.predict Agent.sample Agent.learn Trainer.__init__ Trainer.__call__ _run_collect _run_train _run_evaluate",
+    "nerveX": "serial_pipeline read_config policy.use_cuda env.env_type import_names env_id evaluator.stop_val "
+    "policy.policy_type on_policy SingleMachineRunner BaseEnv env.info() SubprocessEnvManager PrioritizedBuffer "
+    "append sample BaseCompGraph BaseLearner _setup_agent _setup_computation_graph rl_utils create_dqn_learner_agent "
+    "create_dqn_actor_agent create_dqn_evaluator_agent epsilon_greedy Adder _init_learn _forward_learn _init_collect "
+    "_forward_collect _process_transition _get_train_sample _init_eval _forward_eval _init_command "
+    "_get_setting_collect _create_model_from_cfg register_policy argmax_sample eps_greedy_sample multinomial_sample "
+    "hidden_state action_noise assign momentum grad mode reset coordinator league",
+    "XingTian": "Registers.algorithm alg_para model_para agent_para env_para prepare_data train_ready "
+    "update_weights_map checkpoint_ready predict save restore train create_model infer_action use_explore "
+    "handle_env_feedback init_env reset step Learner Explorer Broker",
+    "Border": "TrainerConfig opt_interval record_interval eval_interval save_interval max_opts model_dir SyncSampler "
+    "StepProcessor ReplayBufferBase Recorder Record Evaluator Step best fps opt_steps_per_sec train_step "
+    "Trainer::train agent.opt agent.train() agent.eval() reset_with_index",
+}
+
+
+@pytest.mark.parametrize("source", SOURCES_NAMES)
+def test_every_name_of_a_source_is_mapped(source: str) -> None:
+    """In a code span of its section, or in its first column."""
+    section = text("coming-from.md").partition(f"\n## {source}\n")[2].split("\n## ")[0]
+    theirs = " ".join(line.split(" | ")[0] + line.split(" | ")[1] for line in section.splitlines() if " | " in line)
+    assert [name for name in SOURCES_NAMES[source].split() if name not in theirs] == []
+
+
 def test_every_example_of_the_sources_is_in_the_table() -> None:
     page = text("coming-from.md")
     assert [path.name for path in (ROOT / "examples").glob("from_*") if f"../examples/{path.name}" not in page] == []
