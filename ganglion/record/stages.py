@@ -124,9 +124,10 @@ class Stopped(Stage):
         self.target = target
 
     def seen(self, log: LogData) -> Command | None:
-        if self.target is None or log.kind != "evaluate" or log.metrics["eval/return_mean"] < self.target:
+        if self.target is None or log.kind != "evaluate":
             return None
-        return Stop("target", finished=True)
+        reached = log.metrics["eval/return_mean"] >= self.target  # false for NaN
+        return Stop("target", finished=True) if reached else None
 
 
 class Recorded(Stage):

@@ -80,14 +80,16 @@ def test_nervex_buffer_appends_and_samples() -> None:
     torch.testing.assert_close(sample.data.next_obs, sample.data.obs + 1)  # row t + 1, whichever t was drawn
 
 
-def test_nervex_serial_pipeline_takes_a_config_and_a_seed() -> None:
+def test_nervex_serial_pipeline_takes_a_config_and_a_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from examples import from_nervex
 
-    runs = [from_nervex.main(), from_nervex.serial_pipeline(f"{from_nervex.CONFIG}\n", seed=1)]
-    assert [run.cfg.run.seed for run in runs] == [0, 1]
-    for run in runs:
-        assert run.trainer.at.env_steps >= 1_500
-        assert (run.folder / "config.yaml").exists() and run.checkpoints.best() is not None
+    first = from_nervex.main()
+    assert (first.folder / "config.yaml").exists() and first.checkpoints.best() is not None
+    (tmp_path / "second").mkdir()
+    monkeypatch.chdir(tmp_path / "second")  # folders are named by the second
+    second = from_nervex.serial_pipeline(from_nervex.CONFIG.replace("1500 steps", "300 steps"), seed=1)
+    assert [run.cfg.run.seed for run in (first, second)] == [0, 1]
+    assert first.trainer.at.env_steps >= 1_500
 
 
 def test_nervex_policy_learns_by_its_registered_name() -> None:
