@@ -8,6 +8,8 @@ VENV ?= .venv
 PRESET ?= cartpole/ppo
 ARGS ?=
 BENCH ?= benchmarks/startup.py
+# What looks further when GANGLION_SOAK=1.
+SOAK ?= tests/equal/test_resume.py tests/record/test_crash.py tests/record/test_damage.py tests/cli/test_broken.py
 SOAK_REPORT ?= docs/results/soak.txt
 
 BIN := $(VENV)/bin
@@ -54,7 +56,8 @@ fast: $(VENV)/stamp-dev
 
 soak: $(VENV)/stamp-dev ## many kill points, flipped bytes, broken configs; the output is committed
 	@mkdir -p $(dir $(SOAK_REPORT))
-	@GANGLION_SOAK=1 $(PYTEST) -q -n 2 --dist worksteal -m soak --no-header -p no:warnings -rpfEs 2>&1 | tee $(SOAK_REPORT)
+	@GANGLION_SOAK=1 $(PYTEST) -q -n 2 --dist worksteal --no-header --disable-warnings -rpfEs \
+		-o faulthandler_timeout=0 $(SOAK) 2>&1 | tee $(SOAK_REPORT)
 
 bench: $(VENV)/stamp-run ## start-up times
 	@for script in $(BENCH); do $(BIN)/python $$script; done
