@@ -13,6 +13,7 @@ from ganglion import ops
 from ganglion.buffers.storage import RowRing
 from ganglion.config import BufferConfig, Count, register
 from ganglion.core import EnvSpec, Obs, Past, Progress, Row, Sample, State, Transition, join, under
+from ganglion.errors import UserError
 
 
 class Fold(NamedTuple):
@@ -41,7 +42,10 @@ class ReplayConfig(BufferConfig):
 
     def folding(self, n: int, gamma: float, recurrent: bool) -> Callable[[EnvSpec, torch.device], Replay]:
         """What builds the buffer once the environment is known."""
-        fold = Fold(n, gamma, self.sequence or (16 if recurrent else 1))
+        length = self.sequence or (16 if recurrent else 1)
+        if self.burn_in >= length:
+            raise UserError(f"algo.replay.burn_in: {self.burn_in} leaves no row of a sequence of {length} to learn from.")
+        fold = Fold(n, gamma, length)
         return lambda spec, device: self.build(fold, recurrent, spec.slots, device)
 
     def build(self, fold: Fold, recurrent: bool, slots: int, device: torch.device) -> Replay:

@@ -8,7 +8,16 @@ import torch
 from ganglion import ops
 from ganglion.buffers import ReplayConfig
 from ganglion.core import Box, Discrete, EnvSpec, Progress
+from ganglion.errors import UserError
 from tests.buffers.naive import feed, random_rows
+
+
+@pytest.mark.parametrize(("sequence", "recurrent"), [(None, False), (None, True), (4, True)])
+def test_a_burn_in_must_leave_something_to_learn_from(sequence: int | None, recurrent: bool) -> None:
+    length = sequence or (16 if recurrent else 1)
+    ReplayConfig(sequence=sequence, burn_in=length - 1).folding(1, 0.9, recurrent)
+    with pytest.raises(UserError, match="burn_in"):
+        ReplayConfig(sequence=sequence, burn_in=length).folding(1, 0.9, recurrent)
 
 
 @pytest.mark.parametrize("n", [1, 3])
