@@ -72,21 +72,28 @@ def n_step(reward: Tensor, discount: Tensor, cut: Tensor, n: int) -> NStep:
     reward_t = sum_k (prod_{j<k} discount_{t+j}) r_{t+k},  k < m_t = min(n, rows to the first cut or to T)
     """
     alike("n_step", reward, discount, cut)
-    total, product = torch.zeros_like(reward), torch.ones_like(discount)
-    alive = torch.ones_like(cut)
-    ahead = torch.arange(reward.shape[0], device=reward.device).unsqueeze(1).expand(reward.shape).clone()
-    for k in range(min(n, reward.shape[0])):
-        alive = torch.cat([alive[: alive.shape[0] - k], torch.zeros_like(alive[:k])]) if k else alive  # rows below T
-        total = total + torch.where(alive, product * _later(reward, k), 0.0)
-        product = torch.where(alive, product * _later(discount, k), product)
+    rows = reward.shape[0]
+    beyond = min(n, rows) - 1
+    later_reward, later_discount, ends = _padded(reward, beyond), _padded(discount, beyond), _padded(cut, beyond)
+    ends[rows - 1] = True  # no window passes the last row
+    total, product, alive = torch.zeros_like(reward), torch.ones_like(discount), torch.ones_like(cut)
+    ahead = torch.arange(rows, device=reward.device).unsqueeze(1).expand(reward.shape)
+    for k in range(beyond + 1):
+        total = total + torch.where(alive, product * later_reward[k : k + rows], 0.0)
+        product = torch.where(alive, product * later_discount[k : k + rows], product)
         ahead = ahead + alive
-        alive = alive & ~_later(cut, k)
+        alive = alive & ~ends[k : k + rows]
     return NStep(total, product, ahead)
+
+
+def _padded(x: Tensor, rows: int) -> Tensor:
+    """A copy with `rows` rows of zeros after it."""
+    return torch.cat([x, torch.zeros_like(x[:1]).expand(rows, *x.shape[1:])])
 
 
 def _later(x: Tensor, k: int) -> Tensor:
     """x[t + k], zeros beyond the last row."""
-    return x if k == 0 else torch.cat([x[k:], torch.zeros_like(x[:k])])
+    return torch.cat([x[k:], torch.zeros_like(x[:k])])
 
 
 def importance(target: Tensor, behaviour: Tensor, clip: float | None = None) -> Tensor:
@@ -130,9 +137,9 @@ def upgo_returns(reward: Tensor, value: Tensor, after: Tensor, discount: Tensor,
     Better than expected: r_{t+1} + discount_{t+1} V'_{t+1} >= V_{t+1}. No trace passes a cut.
     """
     alike("upgo_returns", reward, value, after, discount, cut)
-    better = reward + discount * after >= value
-    follow = _later(better, 1) & ~cut
-    return scan(reward + discount * torch.where(follow, 0.0, after), _passing(~follow, discount))
+    better = (reward + discount * after >= value).to(discount.dtype)  # 1 or 0
+    follow = _passing(cut, _later(better, 1))
+    return scan(reward + discount * (1 - follow) * after, discount * follow)
 
 
 def retrace(
