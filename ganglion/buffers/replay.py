@@ -44,7 +44,7 @@ class ReplayConfig(BufferConfig):
         """What builds the buffer once the environment is known."""
         length = self.sequence or (16 if recurrent else 1)
         if self.burn_in >= length:
-            raise UserError(f"algo.replay.burn_in: {self.burn_in} leaves no row of a sequence of {length} to learn from.")
+            raise UserError(f"algo.replay.burn_in: {self.burn_in} should be less than the {length} rows of a sequence.")
         fold = Fold(n, gamma, length)
         return lambda spec, device: self.build(fold, recurrent, spec.slots, device)
 
