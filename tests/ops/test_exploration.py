@@ -53,6 +53,16 @@ def test_coloured_noise(beta: float, rows: int) -> None:
         assert_close(x, normal, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("beta", [0.0, 1.0, 2.0])
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 5])
+def test_coloured_noise_has_unit_variance_exactly(beta: float, rows: int) -> None:
+    """The map is linear: the variance of each row is the squared length of its weights."""
+    weights = ops.coloured(torch.eye(rows, dtype=torch.float64), beta)
+    assert_close(weights.square().sum(1), torch.ones(rows, dtype=torch.float64))
+    if beta == 0:
+        assert_close(weights, torch.eye(rows, dtype=torch.float64))
+
+
 def test_pink_steps_are_pink_and_independent() -> None:
     g = torch.Generator().manual_seed(0)
     state = torch.randn(200, 1, 10, generator=g)
