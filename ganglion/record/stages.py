@@ -9,7 +9,6 @@ never ended.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -180,7 +179,8 @@ class Recorded(Stage):
         so the last bit of a mean, does not depend on when this is called."""
         for name, values in self.waiting.items():
             tensors = [v for v in values if isinstance(v, Tensor)]
-            numbers: list[Any] = torch.stack(tensors).tolist() if tensors else values
+            read = iter(torch.stack(tensors).tolist() if tensors else ())
+            numbers = [next(read) if isinstance(v, Tensor) else v for v in values]
             total = self.sums.setdefault(name, [0.0, 0.0])
             for number in numbers:
                 total[0] += number

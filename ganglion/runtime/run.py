@@ -10,6 +10,7 @@ import sys
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from datetime import datetime
 from importlib.metadata import version
+from itertools import count
 from pathlib import Path
 from statistics import fmean, median, stdev
 from typing import Any
@@ -22,6 +23,7 @@ from ganglion.errors import UserError
 from ganglion.record.atomic import write_file
 from ganglion.record.checkpoint import Checkpoints
 from ganglion.record.checkpoint import load as load_checkpoint
+from ganglion.record.lock import held
 from ganglion.record.matches import check_matches
 from ganglion.record.stages import Evaluated, Recorded, Saved, Stopped, compose
 from ganglion.record.writers import RunInfo
@@ -52,7 +54,7 @@ class Run:
     @classmethod
     def create(cls, cfg: RunConfig) -> Run:
         """A new run in a new folder."""
-        folder = Path(cfg.run.dir or f"runs/{cfg.title}-{datetime.now():%Y%m%d-%H%M%S}")
+        folder = Path(cfg.run.dir) if cfg.run.dir else unused(Path(f"runs/{cfg.title}-{datetime.now():%Y%m%d-%H%M%S}"))
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise UserError(
                 f"run.dir: {folder} is there already. Choose another, or continue it: ganglion resume {folder}"
@@ -93,19 +95,22 @@ class Run:
 
     def stream(self) -> Generator[LogData, Command | None, Stop]:
         """All that happens until the budget is spent. Left early and called again, it continues."""
-        if not self.writers:
-            info = RunInfo(
-                self.cfg.title, self.folder, self.cfg.plain(), self.cfg.train.budget, self.trainer.at, self.offset
-            )
-            self.writers.extend(writer.build(info) for writer in self.cfg.log.writers)
-        events = compose(self.trainer(), self.evaluated, self.stopped, self.recorded, self.saved)
-        try:
-            return (yield from events)
-        finally:
-            for writer in self.writers:
-                writer.close()
-            self.offset = self.written()
-            self.writers.clear()
+        with held(self.folder):
+            if not self.writers:
+                self.open_writers()
+            events = compose(self.trainer(), self.evaluated, self.stopped, self.recorded, self.saved)
+            try:
+                return (yield from events)
+            finally:
+                for writer in self.writers:
+                    writer.close()
+                self.offset = self.written()
+                self.writers.clear()
+
+    def open_writers(self) -> None:
+        at, budget = self.trainer.at, self.cfg.train.budget
+        info = RunInfo(self.cfg.title, self.folder, self.cfg.plain(), budget, at, self.offset)
+        self.writers.extend(writer.build(info) for writer in self.cfg.log.writers)
 
     def __iter__(self) -> Iterator[LogData]:
         return iter(self.stream())
@@ -151,6 +156,12 @@ class Run:
         """Bytes of metrics that belong to this state."""
         file = self.folder / "metrics.jsonl"
         return file.stat().st_size if file.exists() else 0
+
+
+def unused(folder: Path) -> Path:
+    """The folder, numbered where another run of the same second has it."""
+    names = (folder.with_name(f"{folder.name}-{number}") for number in count(2))
+    return folder if not folder.exists() else next(name for name in names if not name.exists())
 
 
 def environment(cfg: RunConfig) -> dict[str, Json]:

@@ -14,6 +14,7 @@ import pytest
 
 from ganglion.config import dump
 from ganglion.core import Evaluate, Save, SetKnob, Stop
+from ganglion.errors import UserError
 from ganglion.record.checkpoint import load
 from ganglion.runtime.run import Run
 from tests.equal.runs import SORTS, config, fingerprint, finish, metrics, saved
@@ -65,7 +66,8 @@ def test_killed_between_saves_and_resumed_is_the_same(sort, whole, tmp_path):
         for _ in range(dice.randint(40, 200)):
             if next(stream, None) is None:
                 break
-        run.save = lambda: pytest.fail("a killed process saves nothing")  # type: ignore[method-assign]
+        run.saved.save = lambda: pytest.fail("a killed process saves nothing")
+        stream.close()
         run = Run.open(folder)
     finish(run)
     assert metrics(folder) == metrics(whole[sort])
@@ -161,6 +163,22 @@ def test_a_longer_budget_goes_on_from_where_it_was(tmp_path):
     assert [m["env_steps"] for m in metrics(run.folder) if m["kind"] == "record"] == sorted(
         m["env_steps"] for m in metrics(run.folder) if m["kind"] == "record"
     )
+
+
+def test_two_processes_cannot_run_one_folder(tmp_path):
+    run = Run.create(config("dqn", tmp_path / "shared"))
+    stream = run.stream()
+    next(stream)
+    with pytest.raises(UserError, match="another process"):
+        next(Run.open(run.folder).stream())
+    stream.close()
+    next(Run.open(run.folder).stream())
+
+
+def test_two_runs_of_one_second_get_two_folders(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    cfg = config("dqn", tmp_path, run={})
+    assert len({Run.create(cfg).folder for _ in range(3)}) == 3
 
 
 def test_best_holds_the_agent_alone(whole):
