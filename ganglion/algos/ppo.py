@@ -101,7 +101,7 @@ class PPO(Algorithm[Rollout, Minibatch]):
 
     def knobs(self, at: Progress) -> Mapping[str, float]:
         cfg, now = self.cfg, at.fraction
-        return {"lr": cfg.lr(now), "entropy": cfg.entropy(now), "clip": cfg.clip(now)}
+        return {"lr": cfg.lr(now), "entropy_weight": cfg.entropy(now), "clip": cfg.clip(now)}
 
     def draws(self) -> Draws:
         return Draws(explore=ops.dist_draws(self.spec.action), plan=ops.shuffle_draws(self.cfg.epochs))
@@ -136,7 +136,7 @@ class PPO(Algorithm[Rollout, Minibatch]):
         policy = ops.masked_mean(ops.clipped_surrogate(log_ratio, advantage, knobs["clip"]), m.valid)
         critic = ops.masked_mean(ops.value_loss(p.value, m.value, m.goal, self.cfg.clip_value), m.valid)
         entropy = ops.masked_mean(p.dist.entropy(), m.valid)
-        loss = policy + self.cfg.value_weight * critic - knobs["entropy"] * entropy
+        loss = policy + self.cfg.value_weight * critic - knobs["entropy_weight"] * entropy
         norm = self.optim.step(loss, lr=knobs["lr"])
         kl = ops.masked_mean(ops.kl_k3(log_ratio), m.valid)
         clipped = ops.masked_mean((log_ratio.exp() - 1).abs() > knobs["clip"], m.valid)
