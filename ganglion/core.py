@@ -145,9 +145,12 @@ class Draw(NamedTuple):
 
 
 class Draws(NamedTuple):
+    """The random numbers an algorithm takes, and for how many steps on average a slot explores with the same ones."""
+
     explore: Draw = Draw()
     plan: Draw = Draw()
     learn: Draw = Draw()
+    hold: float = 1.0
 
 
 class Episode(NamedTuple):

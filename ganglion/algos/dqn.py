@@ -36,6 +36,7 @@ class DQNConfig(AlgoConfig):
     max_norm: float = Field(10.0, gt=0)
     target_every: Count = Field(500, ge=1)  # updates between two copies onto the target
     epsilon: Schedule = linear(1.0, 0.05, until=0.5)  # share of random actions, over the budget
+    hold: float = Field(1.0, ge=1)  # steps for which a slot keeps a random choice, on average (Dabney et al. 2021)
     net: nn.MLPConfig = nn.MLPConfig(hidden=(120, 84))
     replay: buffers.ReplayConfig = buffers.ReplayConfig()
     limiter: buffers.RatioConfig = buffers.RatioConfig(opt_interval=10, warmup=1_000)
@@ -81,7 +82,7 @@ class DQN(Algorithm[Sample[Transition], Sample[Transition]]):
         return {"epsilon": self.cfg.epsilon(at.fraction)}
 
     def draws(self) -> Draws:
-        return Draws(explore=ops.Greedy.draws)  # a coin and a random legal action per slot
+        return Draws(explore=ops.Greedy.draws, hold=self.cfg.hold)  # a coin and a random legal action per slot
 
     def predict(self, obs: Obs, past: Past) -> Prediction:
         q, memory = self.model.value(obs, past)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import torch
+
 from ganglion import ops
-from ganglion.core import Env, LogData, Past, Processor, Progress, Sink, State, Step, join, under
+from ganglion.core import Env, LogData, Noise, Past, Processor, Progress, Sink, State, Step, join, under
 from ganglion.runtime.agent import Agent
 from ganglion.runtime.streams import Stream, derive
 
@@ -15,13 +17,14 @@ class Explorer:
         self.agent, self.env, self.processor, self.sink, self.seed = agent, env, processor, sink, seed
         self.stream = Stream(seed, "explore", agent.device)
         self.now: tuple[Step, Past] | None = None  # what the slots see, and remember
+        self.held: Noise | None = None  # random numbers that are kept for several steps
 
     def step(self, at: Progress) -> LogData:
         """One action of every slot."""
         if self.now is None:
             self.now = self.env.reset(derive(self.seed, "env")), self.agent.start(self.env.spec.slots)
         before, past = self.now
-        noise = self.stream.noise(self.agent.draws.explore, 1, self.env.spec.slots)
+        noise = self.noise()
         acted = self.agent.sample(before.obs, past, noise, at)
         after = self.env.step(acted.action)
         row = self.processor(before, past, acted, after)
@@ -33,8 +36,21 @@ class Explorer:
         now = at._replace(env_steps=steps, episodes=at.episodes + len(episodes))
         return LogData("collect", now, {}, episodes)
 
+    def noise(self) -> Noise:
+        """Fresh random numbers per slot, or those it had: each slot lets go of its own with probability 1 / hold."""
+        draws, slots = self.agent.draws, self.env.spec.slots
+        fresh = self.stream.noise(draws.explore, 1, slots)
+        if draws.hold == 1.0:
+            return fresh
+        keep = self.stream.uniform(1, slots, 1) < 1 - 1 / draws.hold
+        held = fresh if self.held is None else self.held
+        self.held = Noise(*(torch.where(keep, old, new) for old, new in zip(held, fresh, strict=True)))
+        return self.held
+
     def state(self) -> State:
         parts = {"stream": self.stream.state()}
+        if self.held is not None:
+            parts["held"] = State(dict(self.held._asdict()))
         if self.now is not None:
             step, past = self.now
             seen = ops.flatten_names({**step._asdict(), "memory": past.memory, "start": past.start})
@@ -43,6 +59,9 @@ class Explorer:
 
     def restore(self, state: State) -> None:
         self.stream.restore(under(state, "stream"))
+        held = under(state, "held").tensors
+        if held:
+            self.held = Noise(*(held[name].to(self.agent.device) for name in Noise._fields))
         seen = {"memory": {}, **ops.nest(under(state, "now").tensors)}
         if "obs" not in seen:
             return

@@ -22,7 +22,7 @@ SORTS: dict[str, dict[str, Any]] = {
                  "net": {"hidden": [16], "normalise": True}, "limiter": {"warmup": 100, "opt_interval": 4}},
         "env": {"kind": "gym", "id": "CartPole-v1", "slots": 4}},
     "prioritised": {
-        "algo": {"kind": "dqn", "replay": {"kind": "prioritised", **REPLAY}, "net": {"hidden": [16]},
+        "algo": {"kind": "dqn", "hold": 3, "replay": {"kind": "prioritised", **REPLAY}, "net": {"hidden": [16]},
                  "limiter": {"warmup": 100, "opt_interval": 4}},
         "env": {"kind": "gym", "id": "MountainCar-v0", "slots": 3}},
     "ppo": {

@@ -104,6 +104,18 @@ def test_values_and_predictions_advance_no_counter(tmp_path):
     assert run.trainer.at == before and torch.equal(state, run.trainer.explorer.stream.generator.get_state())
 
 
+def test_a_held_choice_lasts_as_long_as_asked_and_each_slot_has_its_own():
+    from dataclasses import replace
+
+    case = CASE["dqn"]
+    bench = Bench(replace(case, slots=64, settings={**case.settings, "hold": 5.0}))
+    bench.explorer.step(Progress())
+    rows = torch.stack([bench.explorer.noise().uniform[0, :, 0] for _ in range(400)])  # [T, B]
+    changed = (rows[1:] != rows[:-1]).float()
+    assert changed.mean().item() == pytest.approx(1 / 5, abs=0.01)
+    assert (changed.std(1) > 0).float().mean() > 0.9, "slots let go at different times"
+
+
 def test_learning_declines_during_warm_up_and_nothing_else_happens():
     """Border: an update that declines advances no counter and ends nothing."""
     bench = Bench(CASE["dqn"])
