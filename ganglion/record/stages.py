@@ -25,29 +25,36 @@ class Stage:
     """A wrapper of a stream that adds events of its own and passes commands on."""
 
     def __call__(self, stream: LogStream) -> LogStream:
-        command: Command | None = None
+        waiting: list[Command] = []  # told and not yet passed on: the stream takes one per event, none before its first
+        begun = False
         try:
             while True:
                 for own in self.before():
-                    told = self.take((yield own))
-                    command = command if told is None else told
+                    waiting += self.passed((yield own))
+                stop = next((told for told in waiting if isinstance(told, Stop)), None)
+                if stop is not None and not begun:
+                    yield from self.after(stop)
+                    return stop
                 try:
-                    log = stream.send(command)
+                    log = stream.send(waiting.pop(0) if waiting and begun else None)
                 except StopIteration as end:
                     yield from self.after(end.value)
                     return end.value
-                wish = self.seen(log)
-                told = yield log
-                command = self.take(wish if told is None else told)
+                begun, wish = True, self.seen(log)
+                waiting += self.passed((yield log), wish)
         finally:
             stream.close()
+
+    def passed(self, *commands: Command | None) -> list[Command]:
+        """The commands that are not meant for this stage."""
+        return [told for told in map(self.take, commands) if told is not None]
 
     def before(self) -> Iterator[LogData]:
         """What is due by the counters, before the stream goes on."""
         return iter(())
 
     def seen(self, log: LogData) -> Command | None:
-        """Looks at what passes; a command it returns goes to the stream unless the caller sends one."""
+        """Looks at what passes; a command it returns goes to the stream, after the caller's own."""
         return None
 
     def take(self, command: Command | None) -> Command | None:

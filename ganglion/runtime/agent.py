@@ -90,9 +90,13 @@ class Agent:
 
     # ------------------------------------------------------------ commanding
 
+    def settings(self, at: Progress) -> dict[str, float]:
+        """What each knob is worth: by its schedule, or as pinned by hand."""
+        return {**self.algo.knobs(at), **self.pinned}
+
     def knobs(self, at: Progress) -> Knobs:
         """What changes over a run, as tensors that change in place."""
-        values = {**self.algo.knobs(at), **self.pinned}
+        values = self.settings(at)
         if values != self.values:
             for name, value in values.items():
                 self.held.setdefault(name, torch.zeros((), device=self.device)).fill_(value)
@@ -111,7 +115,7 @@ class Agent:
     def command(self, at: Progress) -> Weights:
         """The weights of now, for whoever acts elsewhere."""
         tensors = {k: v.detach().clone() for k, v in self.algo.model.state().tensors.items()}
-        return Weights(at.opt_steps, {**self.algo.knobs(at), **self.pinned}, tensors)
+        return Weights(at.opt_steps, self.settings(at), tensors)
 
     def obey(self, weights: Weights) -> None:
         """Takes weights over, in place."""

@@ -119,7 +119,8 @@ class Run:
         """What is recorded beside averages: the state of the buffer, and the knobs."""
         learner = self.trainer.learner
         buffer = {f"buffer/{name}": value for name, value in learner.buffer.metrics().items()}
-        return {**buffer, **{f"knob/{name}": value for name, value in learner.agent.values.items()}}
+        knobs = learner.agent.settings(self.trainer.at)  # of these counters: a run just resumed has used none yet
+        return {**buffer, **{f"knob/{name}": value for name, value in knobs.items()}}
 
     def needs(self) -> int:
         """Bytes on disk that the run will need in the end."""
