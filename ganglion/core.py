@@ -248,6 +248,7 @@ class Algorithm(ABC, Generic[Item, Mini]):
 
     model: Model
     sync_every: int = 0  # updates between two calls of sync_target; 0: never
+    passes: int = 1  # over an item in one learning phase; `enough` is read after each
 
     @abstractmethod
     def predict(self, obs: Obs, past: Past) -> Prediction:

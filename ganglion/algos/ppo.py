@@ -86,7 +86,7 @@ class PPO(Algorithm[Rollout, Minibatch]):
     model: ActorCritic
 
     def __init__(self, cfg: PPOConfig, spec: EnvSpec) -> None:
-        self.cfg, self.spec = cfg, spec
+        self.cfg, self.spec, self.passes = cfg, spec, cfg.epochs
         rows = spec.slots if cfg.net.recurrent else spec.slots * cfg.horizon
         if rows < cfg.minibatches:
             what = "env.slots (a memory learns from whole slots)" if cfg.net.recurrent else "env.slots * algo.horizon"

@@ -17,6 +17,7 @@ from ganglion.config import Every
 from ganglion.core import Command, Episode, Evaluate, LogData, Progress, Save, State, Stop, Writer, join, under
 from ganglion.record.due import Due
 
+MOST_WAITING = 10_000  # numbers of one name left on the device, however rare records are
 LogStream = Generator[LogData, Command | None, Stop]
 Now = Callable[[], Progress]
 
@@ -152,12 +153,18 @@ class Recorded(Stage):
             self.write(log)
             return None
         for name, value in log.metrics.items():
-            self.waiting.setdefault(f"{log.kind}/{name}", []).append(value)
+            self.wait(f"{log.kind}/{name}", value)
         for episode in log.episodes:
             numbers = {"return": episode.total, "length": float(episode.length), **episode.info}
             for name, value in numbers.items():
-                self.waiting.setdefault(f"episode/{name}", []).append(value)
+                self.wait(f"episode/{name}", value)
         return None
+
+    def wait(self, name: str, value: Tensor | float) -> None:
+        values = self.waiting.setdefault(name, [])
+        values.append(value)
+        if len(values) >= MOST_WAITING:
+            self.settle()
 
     def before(self) -> Iterator[LogData]:
         if self.due.due(self.now()):
@@ -206,6 +213,7 @@ class Recorded(Stage):
     def restore(self, state: State) -> None:
         self.due.restore(under(state, "due"))
         own = under(state, "own").scalars
+        self.waiting = {}
         self.sums = {name: list(pair) for name, pair in own["sums"].items()}
         self.since = Progress(*own["since"])
 

@@ -60,10 +60,10 @@ class Explorer:
     def restore(self, state: State) -> None:
         self.stream.restore(under(state, "stream"))
         held = under(state, "held").tensors
-        if held:
-            self.held = Noise(*(held[name].to(self.agent.device) for name in Noise._fields))
+        self.held = Noise(*(held[name].to(self.agent.device) for name in Noise._fields)) if held else None
         seen = {"memory": {}, **ops.nest(under(state, "now").tensors)}
         if "obs" not in seen:
+            self.now = None
             return
         memory, start = seen.pop("memory"), seen.pop("start")
         device = self.agent.device

@@ -59,8 +59,7 @@ class Learner:
         """Whether the phase ends here: the table is used up, or a pass ended and the algorithm has had enough."""
         if self.table is None or self.position == len(self.table):
             return True
-        per_pass = ops.leaves(self.mini)[0].shape[1] // self.table.shape[1]
-        if self.position % per_pass:
+        if self.position % (len(self.table) // self.agent.algo.passes):
             return False
         enough = self.agent.algo.enough(update)
         return enough is not None and bool(enough)
@@ -83,7 +82,7 @@ class Learner:
         self.stream.restore(under(state, "stream"))
         self.buffer.restore(under(state, "buffer"))
         phase = under(state, "phase")
-        self.position = int(phase.scalars["position"])
+        self.mini, self.table, self.position = None, None, int(phase.scalars["position"])
         if "table" in phase.tensors:
             device = self.agent.device
             self.table = phase.tensors["table"].to(device)
