@@ -92,7 +92,9 @@ class Evaluated(Stage):
         self.asked = False
 
     def before(self) -> Iterator[LogData]:
-        if self.due.due(self.now()) or self.asked:
+        now = self.now()
+        due = self.due.due(now) and now.fraction < 1  # what is due at the end waits for the last updates
+        if due or self.asked:
             self.asked = False
             yield self.evaluate()
 
