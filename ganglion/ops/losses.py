@@ -118,7 +118,7 @@ def trust_region(gradient: Tensor, kl_gradient: Tensor, limit: float) -> Tensor:
 def label_smoothed(logits: Tensor, label: Tensor, ratio: float) -> Tensor:
     """Cross entropy against 1 - ratio on the label and ratio / (n - 1) on each other class. Szegedy et al. 2016."""
     log_probs = logits.log_softmax(-1)
-    share = ratio / (logits.shape[-1] - 1)
+    share = ratio / max(logits.shape[-1] - 1, 1)  # a single class leaves nothing to share
     return -(1 - ratio - share) * pick(log_probs, label) - share * log_probs.sum(-1)
 
 

@@ -129,8 +129,8 @@ def quantile_huber(quantiles: Tensor, tau: Tensor, goal: Tensor, kappa: float = 
 
 def fractions(logits: Tensor) -> tuple[Tensor, Tensor]:
     """FQF's proposed fractions: tau [..., n + 1] from 0 to 1, and their midpoints [..., n]. Yang et al. 2019."""
-    inner = logits.softmax(-1).cumsum(-1)[..., :-1]
-    tau = torch.cat([torch.zeros_like(inner[..., :1]), inner, torch.ones_like(inner[..., :1])], -1)
+    inner, edge = logits.softmax(-1).cumsum(-1)[..., :-1], logits[..., :1]
+    tau = torch.cat([torch.zeros_like(edge), inner, torch.ones_like(edge)], -1)
     return tau, (0.5 * (tau[..., 1:] + tau[..., :-1])).detach()
 
 
