@@ -29,7 +29,7 @@ class DQNConfig(AlgoConfig):
 
     lr: float = Field(2.5e-4, gt=0)
     gamma: float = Field(0.99, ge=0, le=1)
-    n_step: int = Field(1, ge=1)
+    n_step: int = Field(1, ge=1, le=1_000)
     double: bool = True  # the online model chooses the next action, the target values it
     dueling: bool = False
     loss: Literal["mse", "huber"] = "huber"
@@ -55,6 +55,7 @@ class QModel(nn.Encoded):
 
     def __init__(self, cfg: DQNConfig, spec: EnvSpec, actions: int) -> None:
         super().__init__(cfg.net, spec.obs)
+        nn.check_mask(spec)
         self.body = cfg.net.body(self.encoder.out)
         self.head = nn.QHead(self.body.out, actions, cfg.dueling)
 

@@ -30,7 +30,7 @@ class PPOConfig(AlgoConfig):
     gamma: float = Field(0.99, ge=0, le=1)
     lam: float = Field(0.95, ge=0, le=1)
     horizon: int = Field(128, ge=1)  # rows per slot and rollout
-    epochs: int = Field(4, ge=1)
+    epochs: int = Field(4, ge=1, le=1_000)
     minibatches: int = Field(4, ge=1)
     clip: Schedule = constant(0.2)
     clip_value: float | None = Field(None, gt=0)
@@ -57,6 +57,7 @@ class ActorCritic(nn.Encoded):
 
     def __init__(self, cfg: PPOConfig, spec: EnvSpec) -> None:
         super().__init__(cfg.net, spec.obs)
+        nn.check_mask(spec)
         self.bodies = cfg.net.body(self.encoder.out, count=2)
         self.policy = nn.PolicyHead(self.bodies.out, spec.action, cfg.net.init, cfg.log_std)
         self.critic = nn.ValueHead(self.bodies.out, cfg.net.init)

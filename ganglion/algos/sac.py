@@ -28,7 +28,7 @@ class SACConfig(AlgoConfig):
     lr: float = Field(3e-4, gt=0)  # of the actor and the temperature
     lr_critic: float = Field(1e-3, gt=0)
     gamma: float = Field(0.99, ge=0, le=1)
-    n_step: int = Field(1, ge=1)
+    n_step: int = Field(1, ge=1, le=1_000)
     tau: float = Field(0.005, gt=0, le=1)  # how fast the target follows
     temperature: float | None = Field(None, gt=0)  # None: learned
     target_entropy: float | None = None  # None: minus the number of action components
@@ -72,7 +72,7 @@ class Critics(nn.Encoded):
     def value(self, obs: Obs, past: Past, action: Action | None = None) -> tuple[Tensor, Memory]:
         features, memory = self.encoder(obs, past)
         assert action is not None
-        hidden = self.body(torch.cat([features, action.flatten(2)], -1))
+        hidden = self.body(torch.cat([features, action.reshape(*action.shape[:2], -1)], -1))
         return self.head(hidden.flatten(1, 2)).squeeze(-1).unflatten(1, hidden.shape[1:3]), memory
 
 

@@ -1,6 +1,6 @@
 """Networks and what trains them: encoders, perceptrons, heads, memories, lagged targets, Adam, normalisers."""
 
-from ganglion.nn.heads import PolicyHead, QHead, ValueHead
+from ganglion.nn.heads import PolicyHead, QHead, ValueHead, check_mask
 from ganglion.nn.layers import MLP, Linears
 from ganglion.nn.nets import Encoded, Encoder, MLPConfig, flat_size, flatten
 from ganglion.nn.normalisers import Moments, ObsNormaliser, RewardScale
@@ -9,5 +9,5 @@ from ganglion.nn.targets import Lagged
 
 __all__ = [
     "MLP", "Adam", "Encoded", "Encoder", "Lagged", "Linears", "MLPConfig", "Moments", "ObsNormaliser", "PolicyHead",
-    "QHead", "RewardScale", "ValueHead", "flat_size", "flatten",
+    "QHead", "RewardScale", "ValueHead", "check_mask", "flat_size", "flatten",
 ]  # fmt: skip

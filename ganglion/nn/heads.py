@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ganglion.core import Box, Composite, Discrete, MultiBinary, MultiDiscrete, Space
+from ganglion.core import Box, Composite, Discrete, EnvSpec, MultiBinary, MultiDiscrete, Space
+from ganglion.errors import UserError
 from ganglion.nn.layers import Init, head
 
 
@@ -40,13 +41,40 @@ def outputs(space: Space) -> int:
             return sum(outputs(part) for part in space.items.values())
 
 
+def parts(space: Space) -> list[Space]:
+    """The spaces a composite one is made of, however deep, in order."""
+    return [p for part in space.items.values() for p in parts(part)] if isinstance(space, Composite) else [space]
+
+
+def check_mask(spec: EnvSpec) -> None:
+    """Refuses an action mask that does not fit the actions: it would be ignored, or fail in the middle of a run."""
+    if isinstance(spec.obs, Composite) and "action_mask" in spec.obs.items:
+        _check_mask(spec.obs.items["action_mask"], spec.action, spec.name)
+
+
+def _check_mask(mask: Space, action: Space, name: str) -> None:
+    if isinstance(mask, Composite) and isinstance(action, Composite) and mask.items.keys() <= action.items.keys():
+        for key, part in mask.items.items():
+            _check_mask(part, action.items[key], name)
+        return
+    if isinstance(action, Composite):
+        wanted = f"a Dict of masks, of any of the parts {', '.join(action.items)}"
+    elif isinstance(action, Discrete | MultiDiscrete):
+        wanted = f"{outputs(action)} numbers, one per choice"
+        if isinstance(mask, Box | MultiBinary) and outputs(mask) == outputs(action):
+            return
+    else:
+        wanted = f"absent: {type(action).__name__} actions have no mask"
+    raise UserError(f"env: the action_mask of {name} is {mask}, but for its actions it should be {wanted}.")
+
+
 class PolicyHead(nn.Module):
     """The raw parameters of `ops.dist` for any action space; deviations of Box actions are free parameters."""
 
     def __init__(self, inputs: int, space: Space, init: Init, log_std: float = 0.0) -> None:
         super().__init__()
         self.layer = head(inputs, outputs(space), init, gain=0.01)
-        self.parts = list(space.items.values()) if isinstance(space, Composite) else [space]
+        self.parts = parts(space)
         boxes = sum(part.size for part in self.parts if isinstance(part, Box))
         self.log_std = nn.Parameter(torch.full((boxes,), log_std)) if boxes else None
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from math import prod
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from ganglion.config import NetConfig, register
@@ -13,16 +14,18 @@ from ganglion.core import Box, Composite, Discrete, Memory, Model, MultiBinary, 
 from ganglion.nn.layers import MLP, Activation, Init
 from ganglion.nn.normalisers import ObsNormaliser
 
+Size = Annotated[int, Field(ge=1, le=65_536)]  # units of a layer
+
 
 @register("net", "mlp")
 class MLPConfig(NetConfig):
-    """Perceptrons over flat observations; images pass through convolutions first."""
+    """Perceptrons over flat observations; images of 36 x 36 and more pass through convolutions first."""
 
-    hidden: tuple[int, ...] = (64, 64)
+    hidden: tuple[Size, ...] = (64, 64)
     activation: Activation = "relu"
     init: Init = "uniform"
     memory: Literal["none", "lstm", "gru"] = "none"
-    memory_size: int = 64
+    memory_size: Size = 64
     normalise: bool = False  # observations, by running mean and deviation
 
     @property
@@ -36,8 +39,14 @@ class MLPConfig(NetConfig):
         return MLP(count, inputs, self.hidden, self.activation, self.init)
 
 
+def channels_first(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of an image as [C, H, W]; channels are the shorter end."""
+    return (shape[2], *shape[:2]) if shape[2] < shape[0] else shape
+
+
 def is_image(space: Space) -> bool:
-    return isinstance(space, Box) and len(space.shape) == 3
+    """Whether convolutions can read it; a smaller grid is flat input."""
+    return isinstance(space, Box) and len(space.shape) == 3 and min(channels_first(space.shape)[1:]) >= 36
 
 
 def flat_size(space: Space) -> int:
@@ -67,7 +76,9 @@ def flatten(obs: Obs, space: Space) -> Tensor:
     """Any observation as one float vector [T, B, flat_size]: choices one-hot, parts side by side."""
     match space:
         case Box():
-            return obs if len(space.shape) == 1 and obs.dtype == torch.float32 else obs.flatten(2).float()
+            return (
+                obs if len(space.shape) == 1 and obs.dtype == torch.float32 else obs.reshape(*obs.shape[:2], -1).float()
+            )
         case Discrete():
             return one_hot(obs, space.n)
         case MultiDiscrete():
@@ -79,11 +90,11 @@ def flatten(obs: Obs, space: Space) -> Tensor:
             return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
 
-def images(obs: Obs, space: Space) -> list[tuple[Tensor, tuple[int, ...]]]:
-    """The images of an observation with their shapes, in order."""
+def images(obs: Obs, space: Space) -> list[Tensor]:
+    """The images of an observation, in order."""
     if isinstance(space, Composite):
         return [found for name, part in seen(space).items() for found in images(obs[name], part)]
-    return [(obs, space.shape)] if isinstance(space, Box) and is_image(space) else []
+    return [obs] if is_image(space) else []
 
 
 def image_shapes(space: Space) -> list[tuple[int, ...]]:
@@ -93,12 +104,14 @@ def image_shapes(space: Space) -> list[tuple[int, ...]]:
 
 
 class Pixels(nn.Module):
-    """The convolutions of Mnih et al. (2015): an image [T, B, C, H, W] of bytes -> [T, B, out]."""
+    """The convolutions of Mnih et al. (2015): an image [T, B, C, H, W] or [T, B, H, W, C] -> [T, B, out]."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         super().__init__()
+        first = channels_first(shape)
+        self.turned = first != shape
         self.convs = nn.Sequential(
-            nn.Conv2d(shape[0], 32, 8, 4),
+            nn.Conv2d(first[0], 32, 8, 4),
             nn.ReLU(),
             nn.Conv2d(32, 64, 4, 2),
             nn.ReLU(),
@@ -106,11 +119,13 @@ class Pixels(nn.Module):
             nn.ReLU(),
         )
         with torch.no_grad():
-            self.out = prod(self.convs(torch.zeros(1, *shape)).shape)
+            self.out = prod(self.convs(torch.zeros(1, *first)).shape)
 
     def forward(self, image: Tensor) -> Tensor:
-        x = self.convs(image.flatten(0, 1).float() / 255)
-        return x.flatten(1).unflatten(0, image.shape[:2])
+        x = image.flatten(0, 1)
+        x = x.movedim(-1, 1) if self.turned else x
+        x = x.float() / 255 if x.dtype == torch.uint8 else x
+        return self.convs(x).flatten(1).unflatten(0, image.shape[:2])
 
 
 class Encoder(nn.Module):
@@ -136,7 +151,7 @@ class Encoder(nn.Module):
         return tuple(self.cell.weight_hh.new_zeros(1, slots, self.out) for _ in range(count))
 
     def forward(self, obs: Obs, past: Past) -> tuple[Tensor, Memory]:
-        parts = [view(image) for view, (image, _) in zip(self.pixels, images(obs, self.space), strict=True)]
+        parts = [view(image) for view, image in zip(self.pixels, images(obs, self.space), strict=True)]
         if self.flat:
             flat = flatten(obs, self.space)
             parts.append(flat if self.norm is None else self.norm(flat))
