@@ -10,7 +10,7 @@ from pydantic import Field
 from torch import Tensor
 
 from ganglion import ops
-from ganglion.buffers.storage import RowRing
+from ganglion.buffers.storage import RowRing, zeros
 from ganglion.config import BufferConfig, Count, register
 from ganglion.core import EnvSpec, Obs, Past, Progress, Row, Sample, State, Transition, join, under
 from ganglion.errors import UserError
@@ -34,8 +34,8 @@ class ReplayConfig(BufferConfig):
     """Uniform replay."""
 
     capacity: Count = Field(10_000, ge=2)  # rows, over all slots
-    batch: int = Field(128, ge=1)  # sequences per update
-    sequence: int | None = Field(None, ge=1)  # rows per sequence; by default 1, or 16 with a recurrent net
+    batch: int = Field(128, ge=1, le=1_000_000)  # sequences per update
+    sequence: int | None = Field(None, ge=1, le=10_000)  # rows per sequence; by default 1, or 16 with a recurrent net
     burn_in: int = Field(0, ge=0)  # first rows of a sequence that only warm the memory up
     max_use: int | None = Field(None, ge=1)  # how often a row may be learned from
     max_staleness: int | None = Field(None, ge=1)  # updates after which a row is not learned from any more
@@ -60,8 +60,8 @@ class Replay:
     def __init__(self, cfg: ReplayConfig, fold: Fold, recurrent: bool, slots: int, device: torch.device) -> None:
         self.cfg, self.fold, self.recurrent, self.slots, self.device = cfg, fold, recurrent, slots, device
         self.ring = RowRing(max(cfg.capacity // slots, fold.reach + 1), device)
-        self.uses = torch.zeros(self.ring.length * slots, dtype=torch.int32, device=device)
-        self.born = torch.zeros(self.ring.length, dtype=torch.int64, device=device)  # opt steps at insertion
+        self.uses = zeros((self.ring.length * slots,), torch.int32, device)
+        self.born = zeros((self.ring.length,), torch.int64, device)  # opt steps at insertion
         self.staleness = torch.zeros((), device=device)
         powers = [fold.gamma**k for k in range(fold.n + 1)]
         self.powers = torch.tensor(powers, dtype=torch.float32, device=device)

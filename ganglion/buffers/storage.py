@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 from typing import Any
 
 import torch
@@ -10,6 +11,18 @@ from torch import Tensor
 
 from ganglion import ops
 from ganglion.core import Ring, Row, State
+from ganglion.errors import UserError
+
+
+def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Room for `shape[0]` rows; where there is none, the user hears which settings ask for it."""
+    try:
+        return torch.zeros(shape, dtype=dtype, device=device)
+    except RuntimeError as error:  # of any allocator
+        size = prod(shape) * dtype.itemsize / 1e9
+        raise UserError(
+            f"algo.replay.capacity or algo.horizon: no room for {shape[0]:,} rows ({size:,.1f} GB) on {device}."
+        ) from error
 
 
 class RowRing:
@@ -24,9 +37,7 @@ class RowRing:
     def push(self, row: Row) -> int:
         """Stores a row of all slots; returns the position it took."""
         if self.rows is None:
-            self.hold(
-                ops.map_tree(lambda x: torch.zeros(self.length, *x.shape, dtype=x.dtype, device=self.device), row)
-            )
+            self.hold(ops.map_tree(lambda x: zeros((self.length, *x.shape), x.dtype, self.device), row))
         at = self.pushed % self.length
         for kept, new in zip(self.leaves, ops.leaves(row), strict=True):
             kept[at].copy_(new)

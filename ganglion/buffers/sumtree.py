@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ganglion.buffers.storage import zeros
+
 FAN = 32  # children per node
 
 
@@ -15,7 +17,7 @@ class SumTree:
         self.levels: list[Tensor] = []  # leaves first; each padded to whole nodes, the last is one node
         while True:
             nodes = -(-size // FAN)
-            self.levels.append(torch.zeros(nodes * FAN, dtype=torch.float64, device=device))
+            self.levels.append(zeros((nodes * FAN,), torch.float64, device))
             if nodes == 1:
                 break
             size = nodes
