@@ -30,11 +30,16 @@ class Leaf(NamedTuple):
     space: spaces.Space[Any]
 
 
+def named(key: Any) -> str:
+    """What a Dict's key is called inside: without the slash, which parts names in saved states."""
+    return str(key).replace("/", ".")
+
+
 def leaves(space: spaces.Space[Any], path: tuple[str, ...] = ()) -> list[Leaf]:
     """The leaves of a space, in order."""
     match space:
         case spaces.Dict():
-            return [leaf for key, part in space.spaces.items() for leaf in leaves(part, (*path, str(key)))]
+            return [leaf for key, part in space.spaces.items() for leaf in leaves(part, (*path, named(key)))]
         case spaces.Tuple():
             return [leaf for i, part in enumerate(space.spaces) for leaf in leaves(part, (*path, str(i)))]
         case spaces.Discrete():
@@ -48,7 +53,7 @@ def leaves(space: spaces.Space[Any], path: tuple[str, ...] = ()) -> list[Leaf]:
 
 
 def _array_leaf(space: spaces.MultiDiscrete | spaces.MultiBinary | spaces.Box, path: tuple[str, ...]) -> Leaf:
-    if path == (MASK,):
+    if path[:1] == (MASK,):
         return Leaf(path, (int(np.prod(space.shape)),), np.bool_, None, space)
     if isinstance(space, spaces.Box):
         return Leaf(path, space.shape, np.uint8 if space.dtype == np.uint8 else np.float32, None, space)

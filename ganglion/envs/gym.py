@@ -122,6 +122,8 @@ class GymEnv:
         slots = self.slots
         counts = [0 if ended else length for ended, length in zip(slots.ended, slots.length, strict=True)]
         tensors = {f"obs{i}": torch.from_numpy(array.copy()) for i, array in enumerate(slots.obs)}
+        if slots.masks.size:
+            tensors["masks"] = torch.from_numpy(slots.masks.copy())
         for i, leaf in enumerate(self._actions.leaves):
             rows = [a for slot, count in enumerate(counts) for a in self._log.tail(i, slot, count)]
             empty = np.zeros((0, *leaf.shape), leaf.dtype)
@@ -147,8 +149,8 @@ class GymEnv:
         running = [slot for slot, ended in enumerate(slots.ended) if not ended]
         for i, array in enumerate(slots.obs):
             array[...] = state.tensors[f"obs{i}"].numpy()
-        for i, array in enumerate(slots.obs):
-            array[...] = state.tensors[f"obs{i}"].numpy()
+        if slots.masks.size:
+            slots.masks[...] = state.tensors["masks"].numpy()
         if self.promise == "replay":
             self._replay(running, scalars["actions"], state.tensors)
         else:

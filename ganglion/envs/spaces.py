@@ -11,7 +11,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 from ganglion.core import Action, Box, Composite, Discrete, MultiBinary, MultiDiscrete, Obs, Space, Step
-from ganglion.envs.arrays import MASK, Array, Leaf, actions, leaves, outward
+from ganglion.envs.arrays import MASK, Array, Leaf, actions, leaves, named, outward
 
 DTYPES = {"float32": torch.float32, "uint8": torch.uint8, "int64": torch.int64, "bool": torch.bool}
 
@@ -24,7 +24,7 @@ def mask_space(n: int) -> Box:
 def from_gym(space: spaces.Space[Any]) -> Space:
     """A gymnasium space as Ganglion sees it."""
     if isinstance(space, spaces.Dict):
-        return Composite({str(k): _named(str(k), part) for k, part in space.spaces.items()})
+        return Composite({named(k): _mask(part) if k == MASK else from_gym(part) for k, part in space.spaces.items()})
     if isinstance(space, spaces.Tuple):
         return Composite({str(i): from_gym(part) for i, part in enumerate(space.spaces)})
     leaf = leaves(space)[0]  # refuses what is not supported
@@ -40,8 +40,11 @@ def from_gym(space: spaces.Space[Any]) -> Space:
     raise AssertionError(space)
 
 
-def _named(key: str, part: spaces.Space[Any]) -> Space:
-    return mask_space(int(np.prod(part.shape or ()))) if key == MASK else from_gym(part)
+def _mask(space: spaces.Space[Any]) -> Space:
+    """A mask, or one for each of some parts of an action."""
+    if isinstance(space, spaces.Dict):
+        return Composite({named(k): _mask(part) for k, part in space.spaces.items()})
+    return mask_space(int(np.prod(space.shape or ())))
 
 
 def _bound(bound: Array) -> tuple[float, ...]:
