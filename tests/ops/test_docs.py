@@ -26,6 +26,20 @@ def test_every_public_name_has_an_entry() -> None:
     assert len(ENTRIES) == len(re.findall(r"^### ", TEXT, re.MULTILINE))  # each with an example
 
 
+TYPES = {"Dist", "Grads", "NStep", "Transitions", "Tree", "VTrace"}
+WITHOUT_A_PAPER = {"Product", "dist", "add_draws", "mask", "pick", "weighted_mean", "shuffled", "within"}
+WITHOUT_A_PAPER |= {"map_tree", "stack", "take", "fold", "to_dtype", "to_device", "same_shape", "nest", "Adder"}
+
+
+@pytest.mark.parametrize(("heading", "text", "example"), ENTRIES, ids=[h for h, _, _ in ENTRIES])
+def test_an_entry_has_shapes_a_paper_and_an_example_of_every_function(heading: str, text: str, example: str) -> None:
+    names = re.findall(r"`(\w+)", heading)
+    for name in set(names) - TYPES:
+        assert re.search(rf"\bops\.{name}\b", example), f"the example does not use {name}"
+    assert "[" in text
+    assert re.search(r"\b(19|20)\d\d", text) or names[0] in WITHOUT_A_PAPER
+
+
 @pytest.mark.parametrize(("heading", "example"), [(h, e) for h, _, e in ENTRIES], ids=[h for h, _, _ in ENTRIES])
 def test_examples_run(heading: str, example: str) -> None:
     assert SETUP is not None
