@@ -80,7 +80,7 @@ class VectorGymEnv:
         return self._step(np.zeros(self.spec.slots), no, no)
 
     def step(self, action: Action) -> Step:
-        before, lost = self.ended, self.cut
+        before, lost, masks = self.ended, self.cut, self.masks.copy()
         self.episode += before
         if self.mode is AutoresetMode.DISABLED and before.any():
             self._reset_slots(before)
@@ -96,6 +96,7 @@ class VectorGymEnv:
             rows = _blend(before, self._reset_slots(before), rows)
         if lost.any():
             rows, terminated, truncated = _blend(lost, self.obs, rows), terminated & ~lost, truncated | lost
+            self.masks[lost] = masks[lost]
         self.obs, self.ended, self.cut = rows, terminated | truncated, np.zeros_like(lost)
         self._account(before, lost, reward, info)
         return self._step(reward, terminated, truncated)
@@ -162,6 +163,7 @@ class VectorGymEnv:
     def state(self) -> State:
         arrays = {"ended": self.ended, "episode": self.episode, "length": self.length, "total": self.total}
         arrays |= {f"obs{i}": row for i, row in enumerate(self.obs)}
+        arrays |= {"masks": self.masks} if self.masks.size else {}
         arrays |= {f"env.{name}": getattr(self.env.unwrapped, name) for name in self._saved}
         scalars: dict[str, Json] = {
             "seed": self.seed,
@@ -181,6 +183,7 @@ class VectorGymEnv:
         self._begin(state.scalars["seed"])
         self.ended, self.episode, self.length, self.total = (arrays[k] for k in ("ended", "episode", "length", "total"))
         self.obs = [arrays[f"obs{i}"] for i in range(len(self._leaves))]
+        self.masks = arrays.get("masks", self.masks)
         self.sums = [{key: list(pair) for key, pair in sums.items()} for sums in state.scalars["sums"]]
         self.finished = [Episode(e[0], e[1], e[2], dict(e[3])) for e in state.scalars["finished"]]
         self.env.reset(seed=episode_seed(self.seed, self.spec.slots, int(self.episode.sum())))

@@ -8,7 +8,9 @@ never ended.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from math import isfinite
 
 import torch
 from torch import Tensor
@@ -16,6 +18,8 @@ from torch import Tensor
 from ganglion.config import Every
 from ganglion.core import Command, Episode, Evaluate, LogData, Progress, Save, State, Stop, Writer, join, under
 from ganglion.record.due import Due
+
+logger = logging.getLogger(__name__)
 
 MOST_WAITING = 10_000  # numbers of one name left on the device, however rare records are
 LogStream = Generator[LogData, Command | None, Stop]
@@ -149,6 +153,7 @@ class Recorded(Stage):
         self.waiting: dict[str, list[Tensor | float]] = {}  # not yet read from the device
         self.sums: dict[str, list[float]] = {}  # name -> sum, count
         self.since = Progress()
+        self.warned = False
 
     def seen(self, log: LogData) -> Command | None:
         if log.kind == "evaluate":
@@ -187,8 +192,17 @@ class Recorded(Stage):
         means = {name: total / count for name, (total, count) in self.sums.items()}
         log = LogData("record", at, {**means, **self.extra(), **speed})
         self.sums, self.since = {}, at
+        self.warn(means, at)
         self.write(log)
         return log
+
+    def warn(self, means: Mapping[str, float], at: Progress) -> None:
+        """Says once that numbers are lost: nothing else would, for training goes on without an error."""
+        lost = [name for name, value in means.items() if not isfinite(value)]
+        if lost and not self.warned:
+            self.warned = True
+            warning = "%s not finite at %d env steps; parameters that have become nan stay so. Look at the rewards and "
+            logger.warning(warning + "observations, or try a lower learning rate.", ", ".join(lost), at.env_steps)
 
     def settle(self) -> None:
         """Reads waiting numbers from the device at once, and adds them up one by one: the order of the additions, and

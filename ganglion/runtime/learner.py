@@ -30,7 +30,9 @@ class Learner:
 
     def owes(self, at: Progress) -> bool:
         """Whether it is the learner's turn."""
-        return self.mini is not None or self.limiter.owes(at, self.buffer.ready())
+        if self.mini is not None:
+            return True
+        return self.limiter.owes(at, ready=True) and self.buffer.ready()  # asked last: it may wait for the device
 
     def step(self, at: Progress) -> LogData:
         """One update."""

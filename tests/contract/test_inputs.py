@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from gymnasium import Env, spaces
+from gymnasium.vector import SyncVectorEnv
 from pydantic import ValidationError
 
 from ganglion import nn, registry
 from ganglion.core import Box, Composite, MultiBinary, Past, Progress, Space
-from ganglion.envs import GymEnv, from_gym
+from ganglion.envs import GymEnv, VectorGymEnv, from_gym
 from ganglion.errors import UserError
 from tests.contract.worlds import ARM, DQN, MASKED, PPO, SAC, THREE, TWO, Bench, Case, over
 
@@ -139,11 +141,15 @@ def test_a_slash_in_a_key_does_not_part_what_is_saved():
     other.train(3, at)
 
 
-def test_masks_outlast_a_restart():
-    env = GymEnv(lambda slot: Named(), 4, promise="restart")
+def vector() -> VectorGymEnv:
+    return VectorGymEnv(SyncVectorEnv([Named] * 4))
+
+
+@pytest.mark.parametrize("make", [lambda: GymEnv(lambda slot: Named(), 4, promise="restart"), vector])
+def test_masks_outlast_a_restart(make: Callable[[], Any]):
+    env, again = make(), make()
     env.reset(0)
     before = env.step(torch.zeros(4, dtype=torch.int64)).obs["action_mask"]
-    again = GymEnv(lambda slot: Named(), 4, promise="restart")
     again.restore(env.state())
     cut = again.step(torch.zeros(4, dtype=torch.int64))
     assert cut.truncated.all() and torch.equal(cut.obs["action_mask"], before)

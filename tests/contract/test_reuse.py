@@ -13,7 +13,7 @@ from ganglion.core import LogData, Progress, State
 from ganglion.record.stages import MOST_WAITING, Recorded
 from ganglion.runtime.build import build
 from ganglion.runtime.trainer import Trainer
-from tests.contract.worlds import PPO, TWO, Bench, Case, over
+from tests.contract.worlds import DQN, PPO, TWO, Bench, Case, over
 from tests.equal.runs import SORTS, fingerprint
 
 
@@ -73,3 +73,25 @@ def test_a_restored_recorder_forgets_what_it_was_waiting_for():
     stage.restore(fresh)
     stage.settle()
     assert stage.sums == {}
+
+
+def test_numbers_that_are_lost_are_said_once(caplog: pytest.LogCaptureFixture):
+    stage = Recorded([], every("10 steps"), Progress, dict)
+    for loss in (1.0, float("nan"), float("nan")):
+        stage.seen(LogData("learn", Progress(), {"loss": torch.tensor(loss), "q": torch.tensor(1.0)}))
+        stage.record()
+    assert [r.message for r in caplog.records if "learn/loss not finite" in r.message] == [caplog.records[0].message]
+
+
+def test_a_buffer_is_asked_only_when_an_update_is_due():
+    """Asking a prioritised one waits for the device."""
+    settings = over(DQN, replay={"kind": "prioritised"})
+    bench, asked, at = Bench(Case("due", "dqn", TWO, settings=settings)), [], Progress()
+    ready = bench.learner.buffer.ready
+    bench.learner.buffer.ready = lambda: asked.append(at.env_steps) or ready()
+    while at.env_steps < 50:
+        assert not bench.learner.owes(at)
+        at = bench.explorer.step(at).at
+    assert not asked
+    bench.train(3, at)
+    assert asked
