@@ -130,11 +130,14 @@ def test_gradient_of_acer() -> None:
 
 
 class Batch:
-    """All functions of one part with inputs of float32: tensors apart from the constants, which stay constants."""
+    """All functions of one part with inputs of float32, with or without masks and other options.
 
-    def __init__(self, part: str, device: str = "cpu") -> None:
+    Tensors are apart from the constants, which stay constants.
+    """
+
+    def __init__(self, part: str, masked: bool, device: str = "cpu") -> None:
         self.names = [name for name in PARTS[part] if name not in HOST]
-        world = World((5, 3, 4, 3), live=0.6)
+        world = World((5, 3, 4, 3), live=0.6, flag=masked)
         given_ = [tensors(TABLE[name].make(world), torch.float32, device) for name in self.names]
         self.inputs = [[x if holds_tensor(x) else None for x in row] for row in given_]
         self.constants = [[None if holds_tensor(x) else x for x in row] for row in given_]
@@ -171,20 +174,22 @@ def agree(name: str, one: Any, two: Any, exact: bool) -> None:
         torch.testing.assert_close(two, one, rtol=1e-5, atol=1e-5, equal_nan=True, msg=lambda m: f"{name}: {m}")
 
 
+@pytest.mark.parametrize("masked", [True, False])
 @pytest.mark.parametrize("part", PARTS)
-def test_one_full_graph_equals_eager_to_the_bit(part: str) -> None:
+def test_one_full_graph_equals_eager_to_the_bit(part: str, masked: bool) -> None:
     torch._dynamo.reset()
-    batch = Batch(part)
+    batch = Batch(part, masked)
     compiled = torch.compile(batch.run, fullgraph=True, backend="aot_eager")(batch.inputs)
     for name, one, two in zip(batch.names, batch.run(batch.inputs), compiled, strict=True):
         agree(name, one, two, exact=True)
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("masked", [True, False])
 @pytest.mark.parametrize("part", PARTS)
-def test_captured_equals_eager(part: str) -> None:
+def test_captured_equals_eager(part: str, masked: bool) -> None:
     """Warm-up on a side stream, then a graph over static inputs that live on the device, replayed."""
-    batch = Batch(part, "cuda")
+    batch = Batch(part, masked, "cuda")
     eager = batch.run(batch.inputs)
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
