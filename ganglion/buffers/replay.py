@@ -135,10 +135,10 @@ class Replay:
     def weigh(self, index: Tensor, valid: Tensor, weight: Tensor, at: Progress) -> Tensor:
         """The weight of each row [T, N]: 0 where dead, warming up, used too often or too old."""
         age = at.opt_steps - self.born[index // self.slots]
+        if self.cfg.max_use is not None:  # before this use is counted: a row drawn twice at once is not lost by it
+            weight = weight * (self.uses[index] < self.cfg.max_use)
         self.uses.index_add_(0, index, torch.ones_like(index, dtype=torch.int32))
         self.staleness.copy_(age.float().mean())
-        if self.cfg.max_use is not None:
-            weight = weight * (self.uses[index] <= self.cfg.max_use)
         if self.cfg.max_staleness is not None:
             weight = weight * (age <= self.cfg.max_staleness)
         rows = valid * weight

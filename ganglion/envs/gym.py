@@ -79,7 +79,8 @@ class GymEnv:
     def step(self, action: Action) -> Step:
         columns = self._actions.columns(action)
         self.slots.step(self._actions.each(columns))
-        self._log.append(columns, self.slots.length)
+        if self.promise == "replay":  # else nobody will ask for them, and an episode may be endless
+            self._log.append(columns, self.slots.length)
         return self._step()
 
     def _step(self) -> Step:
@@ -120,7 +121,8 @@ class GymEnv:
 
     def state(self) -> State:
         slots = self.slots
-        counts = [0 if ended else length for ended, length in zip(slots.ended, slots.length, strict=True)]
+        lengths = slots.length if self.promise == "replay" else [0] * len(slots.envs)
+        counts = [0 if ended else length for ended, length in zip(slots.ended, lengths, strict=True)]
         tensors = {f"obs{i}": torch.from_numpy(array.copy()) for i, array in enumerate(slots.obs)}
         if slots.masks.size:
             tensors["masks"] = torch.from_numpy(slots.masks.copy())

@@ -103,6 +103,16 @@ def test_use_and_staleness_are_counted_and_limited():
     assert set(buffer.metrics()) >= {"rows", "use", "staleness"}
 
 
+def test_a_row_drawn_twice_at_once_is_not_lost_by_its_limit():
+    rows, _ = random_rows(1, 12, 3)
+    buffer = build(1, 12, 1, max_use=1)
+    feed(buffer, rows)
+    live = int(buffer.held.valid[:11].flatten().nonzero()[0])
+    twice = torch.full((2,), (live + 0.5) / 11, dtype=torch.float64)
+    assert buffer.take(twice, Progress()).weight.tolist() == [[1.0, 1.0]]
+    assert buffer.take(twice, Progress()).weight.tolist() == [[0.0, 0.0]]
+
+
 def test_burn_in_rows_warm_the_memory_up_only():
     rows, _ = random_rows(2, 40, 1, memory=True)
     buffer = build(2, 80, 1, recurrent=True, sequence=6, burn_in=2)

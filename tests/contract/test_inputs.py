@@ -159,3 +159,11 @@ def test_masks_by_part_from_gymnasium():
     space = spaces.Dict({"x": spaces.Box(-1, 1, (2,)), "action_mask": spaces.Dict({"a": spaces.MultiBinary(3)})})
     mask = from_gym(space).items["action_mask"].items["a"]
     assert mask == Box((3,), torch.bool, (0.0,), (1.0,))
+
+
+def test_actions_that_nobody_will_replay_are_not_kept():
+    env = GymEnv(lambda slot: Named(), 2, promise="restart")
+    env.reset(0)
+    for _ in range(20):
+        env.step(torch.zeros(2, dtype=torch.int64))
+    assert not env._log.rows and env.state().tensors["action0"].shape == (0,)
