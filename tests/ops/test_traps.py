@@ -184,3 +184,50 @@ def test_weight_counts_once_whatever_the_loss() -> None:
 
 def test_means_divide_by_valid_rows() -> None:
     assert_close(ops.masked_mean(torch.tensor([[2.0, 4.0, 99.0]]), torch.tensor([[True, True, False]])).item(), 3.0)
+
+
+def test_every_row_has_its_own_action_noise() -> None:
+    """abcdrl's DDPG and TD3 add one noise vector to the whole batch, for acting and in the target."""
+    action, low, high = torch.zeros(1, 4, 2), torch.tensor([-9.0, -9.0]), torch.tensor([9.0, 9.0])
+    normal = torch.arange(8.0).reshape(1, 4, 2) / 8
+    for limit in (None, 5.0):
+        noisy = ops.gaussian(action, normal, 0.1, low, high, limit)
+        assert len(set(noisy.flatten().tolist())) == 8
+    moved = ops.gaussian(action, normal + (torch.arange(4) == 2).reshape(1, 4, 1), 0.1, low, high)
+    changed = (moved != ops.gaussian(action, normal, 0.1, low, high)).any(-1)
+    assert changed.tolist() == [[False, False, True, False]]
+
+
+def test_only_the_action_taken_is_regressed() -> None:
+    """XingTian's DQN regresses every output of the network."""
+    q = torch.randn(3, 2, 4, requires_grad=True)
+    action = torch.tensor([[0, 1], [2, 3], [3, 3]])
+    error = ops.q_td(q, action, torch.ones(3, 2), torch.ones(3, 2), torch.zeros(3, 2, 4), action)
+    (grad,) = torch.autograd.grad(error.square().sum(), q)
+    taken = torch.nn.functional.one_hot(action, 4).bool()
+    assert (grad[~taken] == 0).all() and (grad[taken] != 0).all()
+
+
+def test_actions_of_another_rank_are_refused() -> None:
+    """Border's double DQN gathers with indices of the wrong rank: [T, B, 1] must not pass for [T, B]."""
+    q, row = torch.randn(3, 2, 4), torch.ones(3, 2)
+    with pytest.raises((ValueError, RuntimeError)):
+        ops.q_td(q, torch.zeros(3, 2, 1, dtype=torch.int64), row, row, q, torch.zeros(3, 2, dtype=torch.int64))
+    with pytest.raises((ValueError, RuntimeError)):
+        ops.q_td(q, torch.zeros(3, 2, dtype=torch.int64), row, row, q, torch.zeros(3, 2, 1, dtype=torch.int64))
+
+
+def test_a_time_limit_bootstraps_from_the_last_observation_not_from_the_row_before_it() -> None:
+    """Sample Factory takes V(s_t) for V(s_{t+1}) where time runs out; gymnasium shows the next episode's first one."""
+    value, last, reset = 2.0, 5.0, 100.0
+    next_step = ops.gae(
+        column(1.0, 0.0, 0.0),
+        column(value, last, reset),
+        column(last, reset, 0.0),
+        column(*[GAMMA] * 3),
+        flags(1, 0, 0),
+        LAM,
+    )
+    same_step = ops.gae(column(1.0), column(value), column(last), column(GAMMA), flags(1), LAM)
+    assert_close(next_step[:1], same_step)
+    assert_close(same_step, column(1.0 + GAMMA * last - value))
