@@ -63,6 +63,19 @@ def test_coloured_noise_has_unit_variance_exactly(beta: float, rows: int) -> Non
         assert_close(weights, torch.eye(rows, dtype=torch.float64))
 
 
+@pytest.mark.parametrize("beta", [1.0, 2.0])
+@pytest.mark.parametrize("rows", [2, 3, 8, 9])
+def test_frequency_zero_is_as_loud_as_the_lowest_one(beta: float, rows: int) -> None:
+    """1 / f^beta has no value at 0: a constant grows as much as the slowest wave that fits in, no more and no less."""
+    wave = torch.cos(2 * torch.pi * torch.arange(rows, dtype=torch.float64) / rows)
+    constant = torch.ones(rows, dtype=torch.float64)
+    slowest = ops.coloured(wave, beta)[0] / wave[0]
+    assert_close(ops.coloured(constant, beta), slowest * constant)
+    if rows > 3:
+        faster = torch.cos(4 * torch.pi * torch.arange(rows, dtype=torch.float64) / rows)
+        assert_close(ops.coloured(faster, beta)[0] / faster[0], slowest * 2 ** (-beta / 2))
+
+
 def test_pink_steps_are_pink_and_independent() -> None:
     g = torch.Generator().manual_seed(0)
     state = torch.randn(200, 1, 10, generator=g)
