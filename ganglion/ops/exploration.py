@@ -48,9 +48,9 @@ def coloured(normal: Tensor, beta: float = 1.0) -> Tensor:
     frequency = torch.fft.rfftfreq(rows, dtype=normal.dtype, device=normal.device)
     scale = frequency.clamp(min=1 / rows) ** (-beta / 2)
     twice = torch.full_like(scale, 2.0)  # every frequency but the first, and the last of an even count, stands for two
-    twice[0] = 1.0
+    twice[:1].fill_(1.0)  # filled, not assigned: a number cannot be copied in under capture
     if rows % 2 == 0:
-        twice[-1] = 1.0
+        twice[-1:].fill_(1.0)
     scale = scale * torch.sqrt(rows / (twice * scale.square()).sum())
     spectrum = torch.fft.rfft(normal, dim=0) * scale.reshape(-1, *[1] * (normal.dim() - 1))
     pink: Tensor = torch.fft.irfft(spectrum, n=rows, dim=0)
