@@ -157,10 +157,3 @@ def quantile_huber(theta: Array, tau: Array, goal: Array, kappa: float) -> float
             huber = 0.5 * u * u if abs(u) <= kappa else kappa * (abs(u) - 0.5 * kappa)
             total += abs(tau[i] - (1.0 if u < 0 else 0.0)) * huber / kappa / len(goal)
     return total
-
-
-def levenshtein(a: list[int], b: list[int]) -> int:
-    if not a or not b:
-        return len(a) + len(b)
-    same = levenshtein(a[1:], b[1:]) + (a[0] != b[0])
-    return min(same, levenshtein(a[1:], b) + 1, levenshtein(a, b[1:]) + 1)

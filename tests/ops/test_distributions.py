@@ -113,26 +113,6 @@ def test_product_masks_by_name() -> None:
 # ------------------------------------------------------------ categorical
 
 
-@few
-@given(seeds, st.booleans())
-def test_categorical_against_a_loop(seed: int, masked: bool) -> None:
-    logits, other = some(seed, T, B, A) * 3, some(seed + 1, T, B, A)
-    mask = legal(seed, T, B, A) if masked else None
-    dist, second = ops.Categorical(logits, mask), ops.Categorical(other, mask)
-    action = dist.sample(noise(dist.draws, T, B, seed=seed))
-    for t in range(T):
-        for b in range(B):
-            allowed = np.arange(A) if mask is None else np.flatnonzero(mask[t, b].numpy())
-            p = np.exp(logits[t, b].numpy()[allowed])
-            q = np.exp(other[t, b].numpy()[allowed])
-            p, q = p / p.sum(), q / q.sum()
-            assert int(action[t, b]) in allowed
-            assert_close(dist.log_prob(action)[t, b].item(), log(p[list(allowed).index(int(action[t, b]))]))
-            assert_close(dist.entropy()[t, b].item(), -float((p * np.log(p)).sum()))
-            assert_close(dist.kl(second)[t, b].item(), float((p * np.log(p / q)).sum()))
-            assert int(dist.mode()[t, b]) == allowed[p.argmax()]
-
-
 @settings(max_examples=60)
 @given(seeds, st.sampled_from([0.0, 2.0**-24, 0.5, 1 - 2.0**-24]))
 def test_masked_actions_are_never_sampled(seed: int, u: float) -> None:
@@ -258,22 +238,6 @@ def test_tanh_normal_is_stable_far_out() -> None:
     exact = -0.125 - 0.5 * log(2 * np.pi) - 2 * (log(2) - x.abs() - torch.log1p(torch.exp(-2 * x.abs())))
     assert_close(logp.detach().double(), exact.squeeze(-1), rtol=1e-5, atol=1e-5)
     assert torch.isfinite(dist.log_prob(torch.tensor([[-1.0], [-1.0], [0.0], [1.0], [1.0]]))).all()
-
-
-def test_gradients() -> None:
-    g = torch.Generator().manual_seed(0)
-    mean, log_std = (torch.randn(2, 3, dtype=torch.float64, generator=g, requires_grad=True) for _ in range(2))
-    one = torch.ones(3, dtype=torch.float64)
-    normal = Noise(torch.zeros(2, 0), torch.randn(2, 3, dtype=torch.float64, generator=g))
-    action = torch.rand(2, 3, dtype=torch.float64, generator=g)
-    check = torch.autograd.gradcheck
-    assert check(lambda m, s: ops.TanhNormal(m, s, -one, 2 * one).sample_and_log_prob(normal), (mean, log_std))
-    assert check(lambda m, s: ops.TanhNormal(m, s, -one, 2 * one).log_prob(action), (mean, log_std))
-    assert check(lambda m, s: ops.TanhNormal(m, s, -one, 2 * one).entropy(), (mean, log_std))
-    assert check(lambda m, s: ops.Normal(m, s).kl(ops.Normal(s, m)), (mean, log_std))
-    assert check(lambda m, s: ops.Categorical(m).kl(ops.Categorical(s)), (mean, log_std))
-    assert check(lambda m: ops.Categorical(m).entropy(), mean)
-    assert check(lambda m, s: ops.Bernoulli(m).kl(ops.Bernoulli(s)), (mean, log_std))
 
 
 # ------------------------------------------------------------ greedy

@@ -10,12 +10,6 @@ from torch.testing import assert_close
 from ganglion import ops
 
 
-def test_epsilon_ladder() -> None:
-    expected = [0.4 ** (1 + 7 * i / 7) for i in range(8)]
-    assert_close(ops.epsilon_ladder(8), torch.tensor(expected))
-    assert_close(ops.epsilon_ladder(1), torch.tensor([0.4]))
-
-
 def test_gaussian() -> None:
     action, low, high = torch.zeros(1, 3, 2), torch.tensor([-1.0, -2.0]), torch.tensor([1.0, 2.0])
     normal = torch.tensor([[[0.5, 0.5], [9.0, -9.0], [1.0, 2.0]]])
@@ -96,11 +90,6 @@ def test_parameter_noise() -> None:
     sigma = ops.adapt_sigma(torch.tensor([1.0, 1.0]), torch.tensor([0.1, 0.3]), 0.2)
     assert_close(sigma, torch.tensor([1.01, 1 / 1.01]))
     assert ops.epsilon_distance(0.0, 4) == 0 and abs(ops.epsilon_distance(0.4, 4) + np.log(0.7)) < 1e-12
-
-
-def test_factorised_noise() -> None:
-    ours = ops.factorised(torch.tensor([4.0, -9.0]), torch.tensor([1.0, -1.0, 0.0]))
-    assert_close(ours, torch.tensor([[2.0, -3.0], [-2.0, 3.0], [0.0, 0.0]]))
 
 
 # ------------------------------------------------------------ hashing

@@ -24,26 +24,6 @@ def test_mask_is_structural() -> None:
 
 
 @few
-@given(seeds)
-def test_pick_best_at(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    q, action, ahead = rng.normal(size=(3, 2, 4)), rng.integers(0, 4, (3, 2)), rng.integers(0, 5, (3, 2))
-    legal = rng.random((3, 2, 4)) < 0.5
-    legal[..., 1] = True
-    value, wide = rng.normal(size=(5, 2)), rng.normal(size=(5, 2, 3))
-    tq, tl = torch.as_tensor(q), torch.as_tensor(legal)
-    at = ops.at(torch.as_tensor(value), torch.as_tensor(ahead))
-    deep = ops.at(torch.as_tensor(wide), torch.as_tensor(ahead))
-    for t in range(3):
-        for b in range(2):
-            assert ops.pick(tq, torch.as_tensor(action))[t, b] == q[t, b, action[t, b]]
-            assert ops.best(tq)[t, b] == q[t, b].argmax()
-            assert ops.best(tq, tl)[t, b] == np.where(legal[t, b], q[t, b], -np.inf).argmax()
-            assert at[t, b] == value[ahead[t, b], b]
-            assert (deep[t, b].numpy() == wide[ahead[t, b], b]).all()
-
-
-@few
 @given(seeds, st.floats(0, 1))
 def test_means_count_only_live_rows(seed: int, share: float) -> None:
     rng = np.random.default_rng(seed)
@@ -67,22 +47,6 @@ def test_normalise_is_safe_for_constant_input(constant: float) -> None:
     z = ops.normalise(x, torch.ones(7, 13, dtype=torch.bool))
     z.sum().backward()
     assert z.abs().max() < 1e-3 and torch.isfinite(x.grad).all()
-
-
-@few
-@given(seeds, st.integers(1, 5))
-def test_sequence_priority(seed: int, rows: int) -> None:
-    rng = np.random.default_rng(seed)
-    error, weight = rng.normal(size=(rows, 3)), rng.random((rows, 3)) * (rng.random((rows, 3)) < 0.7)
-    expected = np.zeros(3)
-    for b in range(3):
-        size = np.abs(error[weight[:, b] > 0, b])
-        if len(size):
-            expected[b] = 0.9 * size.max() + 0.1 * size.mean()
-    ours = ops.sequence_priority(torch.as_tensor(error).requires_grad_(), torch.as_tensor(weight))
-    assert_close(ours, torch.as_tensor(expected))
-    assert not ours.requires_grad
-    assert_close(ops.sequence_priority(torch.as_tensor(error[:1])), torch.as_tensor(np.abs(error[0])))
 
 
 @pytest.mark.parametrize(("rows", "minibatches"), [(12, 4), (13, 4), (5, 1), (4, 4)])

@@ -171,6 +171,11 @@ def hamming(a: Array, b: Array, weight: Any) -> Array:
     return each(lambda x, y: sum(m * float(i != j) for i, j, m in zip(x, y, weight, strict=True)), a, b)
 
 
+def bound(w: World) -> Any:
+    """A clip as a knob comes: a number, or a tensor of no axes."""
+    return np.array(0.2) if w.T % 2 else 0.2
+
+
 def rows(count: int) -> Any:
     return lambda w: tuple(w.normal() for _ in range(count))
 
@@ -189,9 +194,9 @@ TABLE = {
         (0,),
     ),
     "clipped_surrogate": Entry(
-        lambda w: (w.normal(), w.normal(), 0.2, 3.0 if w.flag else None), surrogate, ops.clipped_surrogate, (0, 1)
+        lambda w: (w.normal(), w.normal(), bound(w), 3.0 if w.flag else None), surrogate, ops.clipped_surrogate, (0, 1)
     ),
-    "value_loss": Entry(lambda w: (*rows(3)(w), 0.2 if w.flag else None), value_loss, ops.value_loss, (0, 1, 2)),
+    "value_loss": Entry(lambda w: (*rows(3)(w), bound(w) if w.flag else None), value_loss, ops.value_loss, (0, 1, 2)),
     "kl_k1": Entry(rows(1), lambda x: each(lambda v: -v, x), ops.kl_k1, (0,)),
     "kl_k2": Entry(rows(1), lambda x: each(lambda v: v * v / 2, x), ops.kl_k2, (0,)),
     "kl_k3": Entry(rows(1), lambda x: each(lambda v: np.exp(v) - 1 - v, x), ops.kl_k3, (0,)),
