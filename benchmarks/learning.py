@@ -170,9 +170,9 @@ Mean return over {episodes} episodes of the deterministic agent, on seeds that n
 for **best** (the model of the best evaluation during training) and **last** (the model at the end of the budget).
 Intervals are 95 % over the training seeds (Student's t). **Reached** counts the seeds whose best model reaches the aim.
 **Training** is the mean return of the exploring agent over the last tenth of the budget. Time is one run on one core
-of a small machine that was busy with other work: a rough guide, nothing more.
+beside others: a rough guide, nothing more.
 
-Made by `{command}`; one seed of it by hand:
+Made by `{command}` on {machine}; one seed of it by hand:
 
 ```bash
 ganglion train cartpole/dqn run.seed=0 run.dir=runs/cartpole-dqn-0
@@ -185,7 +185,9 @@ ganglion eval runs/cartpole-dqn-0 --episodes 100 --last
 
 def table(results: Results) -> str:
     """Everything that was measured with the presets as they are now."""
-    head = HEAD.format(episodes=EPISODES, command="python benchmarks/learning.py --jobs 2")
+    about = results.folder / "machine.txt"  # written by hand
+    machine = about.read_text().strip() if about.exists() else "a machine that nobody described"
+    head = HEAD.format(episodes=EPISODES, command="python benchmarks/learning.py", machine=machine)
     titles = ["preset", "env steps", "aim", "reached", "best", "last", "training", "minutes"]
     rows = [row(preset, aim, results) for preset, aim in AIMS.items()]
     each = ["", "## Every seed", "", "Best / last. Bold: the best model is below the aim.", ""]
