@@ -23,11 +23,16 @@ def _column(data: Transitions, key: str) -> Tensor:
     return torch.stack([torch.as_tensor(t[key]).reshape(()) for t in data]).unsqueeze(1)
 
 
-def _ends(data: Transitions, gamma: float) -> tuple[Tensor, Tensor]:
-    """discount and cut, [T, 1]."""
+def _floats(data: Transitions, key: str) -> Tensor:
+    """The same, floating: whole numbers would round gamma to 0."""
+    column = _column(data, key)
+    return column if column.is_floating_point() else column.to(torch.get_default_dtype())
+
+
+def _ends(data: Transitions, gamma: float, like: Tensor) -> tuple[Tensor, Tensor]:
+    """discount, as precise as `like`, and cut, [T, 1]."""
     terminated = _column(data, "terminated").bool()
-    reward = _column(data, "reward")
-    discount = torch.where(terminated, 0.0, gamma).to(reward.dtype)
+    discount = torch.where(terminated, 0.0, torch.full_like(like, gamma))
     return discount, terminated | _column(data, "truncated").bool()
 
 
@@ -40,14 +45,14 @@ class Adder:
 
         Where an earlier one was truncated, the next in the list belongs to another episode: it must hold `next_value`.
         """
-        value, reward = _column(data, "value"), _column(data, "reward")
+        value, reward = _floats(data, "value"), _floats(data, "reward")
         after = [*value[1:], last_value.reshape(1)]
         for i, t in enumerate(data):
             if "next_value" in t:
                 after[i] = torch.as_tensor(t["next_value"]).reshape(1)
             elif bool(t["truncated"]) and i < len(data) - 1:
                 raise ValueError(f"get_gae: transition {i} was truncated before the last one and needs `next_value`")
-        advantage = gae(reward, value, torch.stack(after), *_ends(data, gamma), lam)
+        advantage = gae(reward, value, torch.stack(after), *_ends(data, gamma, reward), lam)
         return [{**t, "adv": a} for t, a in zip(data, advantage[:, 0], strict=True)]
 
     @staticmethod
@@ -55,8 +60,8 @@ class Adder:
         """`get_gae` of a list without the value after its end: 0 where that terminated, else the last row only serves
         as that value and is left out."""
         if bool(data[-1]["terminated"]):
-            return Adder.get_gae(data, torch.zeros_like(_column(data, "value")[-1]), gamma, lam)
-        return Adder.get_gae(data[:-1], _column(data, "value")[-1], gamma, lam)
+            return Adder.get_gae(data, torch.zeros_like(_floats(data, "value")[-1]), gamma, lam)
+        return Adder.get_gae(data[:-1], _floats(data, "value")[-1], gamma, lam)
 
     @staticmethod
     def get_nstep_return_data(
@@ -67,8 +72,8 @@ class Adder:
         `reward` becomes the sum where `cum_reward`, else [nstep] padded with 0. The target is always
         sum_k gamma^k r_k + discount * V(next_n_obs): `discount` is gamma^m with m the rewards held, 0 if terminated.
         """
-        reward = _column(data, "reward")
-        discount, cut = _ends(data, gamma)
+        reward = _floats(data, "reward")
+        discount, cut = _ends(data, gamma, reward)
         folded = n_step(reward, discount, cut, nstep)
         items = []
         for i, t in enumerate(data):

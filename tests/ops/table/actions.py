@@ -65,7 +65,8 @@ def stretch(x: Array, low: Array, high: Array) -> Array:
 
 
 def slope(x: Array, low: Array, high: Array) -> Array:
-    return np.log((1 - np.tanh(x) ** 2) * (high - low) / 2)
+    """log of 1 / cosh^2 x times half the range: 1 - tanh^2 x would be 0 far out."""
+    return -2 * np.log(np.cosh(x)) + np.log((high - low) / 2)
 
 
 def squashed_log_prob(m: Array, s: Array, low: Array, high: Array, dims: int, x: Array) -> Array:
