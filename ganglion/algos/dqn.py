@@ -15,7 +15,7 @@ from pydantic import Field
 from torch import Tensor
 
 from ganglion import buffers, nn, ops
-from ganglion.config import AlgoConfig, Count, Schedule, linear, register
+from ganglion.config import AlgoConfig, Count, Share, linear, register
 from ganglion.core import (
     Acted, Action, Algorithm, Discrete, Draws, EnvSpec, Knobs, Memory, Noise, Obs, Past, Prediction, Progress,
     Recipe, Sample, Stateful, Transition, Update,
@@ -35,7 +35,7 @@ class DQNConfig(AlgoConfig):
     loss: Literal["mse", "huber"] = "huber"
     max_norm: float = Field(10.0, gt=0)
     target_every: Count = Field(500, ge=1)  # updates between two copies onto the target
-    epsilon: Schedule = linear(1.0, 0.05, until=0.5)  # share of random actions, over the budget
+    epsilon: Share = linear(1.0, 0.05, until=0.5)  # share of random actions, over the budget
     hold: float = Field(1.0, ge=1)  # steps for which a slot keeps a random choice, on average (Dabney et al. 2021)
     net: nn.MLPConfig = nn.MLPConfig(hidden=(120, 84))
     replay: buffers.ReplayConfig = buffers.ReplayConfig()

@@ -14,7 +14,7 @@ from pydantic import Field
 from torch import Tensor
 
 from ganglion import buffers, nn, ops
-from ganglion.config import AlgoConfig, Schedule, constant, linear, register
+from ganglion.config import AlgoConfig, Amount, constant, linear, register
 from ganglion.core import (
     Action, Algorithm, Draws, EnvSpec, Knobs, Memory, Noise, Obs, Past, Prediction, Progress, Recipe, Rollout, Row,
     Stateful, Update,
@@ -26,15 +26,15 @@ from ganglion.errors import UserError
 class PPOConfig(AlgoConfig):
     """Proximal policy optimisation."""
 
-    lr: Schedule = linear(2.5e-4, 0.0)
+    lr: Amount = linear(2.5e-4, 0.0)
     gamma: float = Field(0.99, ge=0, le=1)
     lam: float = Field(0.95, ge=0, le=1)
     horizon: int = Field(128, ge=1)  # rows per slot and rollout
     epochs: int = Field(4, ge=1, le=1_000)
     minibatches: int = Field(4, ge=1)
-    clip: Schedule = constant(0.2)
+    clip: Amount = constant(0.2)
     clip_value: float | None = Field(None, gt=0)
-    entropy: Schedule = constant(0.01)
+    entropy: Amount = constant(0.01)
     value_weight: float = Field(0.5, ge=0)
     normalise_advantage: bool = True
     normalise_reward: bool = False  # by the deviation of the discounted return

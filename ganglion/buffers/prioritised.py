@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ganglion.buffers.replay import Fold, Replay, ReplayConfig
 from ganglion.buffers.sumtree import SumTree
-from ganglion.config import Schedule, linear, register
+from ganglion.config import Share, linear, register
 from ganglion.core import Obs, Past, Progress, Row, Sample, State, Transition, join, under
 
 
@@ -19,7 +19,7 @@ class PrioritisedConfig(ReplayConfig):
     """Replay by priority."""
 
     alpha: float = Field(0.6, ge=0, le=1)  # how much priorities count
-    beta: Schedule = linear(0.4, 1.0, until=1.0)  # how far the bias is corrected, over the budget
+    beta: Share = linear(0.4, 1.0, until=1.0)  # how far the bias is corrected, over the budget
     floor: float = Field(1e-6, gt=0)  # added to every priority
 
     def build(self, fold: Fold, recurrent: bool, slots: int, device: torch.device) -> Prioritised:

@@ -13,12 +13,13 @@ from ganglion.config.model import (
     WriterConfig,
 )
 from ganglion.config.run import EvalSection, LogSection, RunConfig, RunSection, SaveSection, TrainSection
-from ganglion.config.schedules import constant, cosine, exponential, linear, piecewise
+from ganglion.config.schedules import Amount, Share, constant, cosine, exponential, linear, piecewise
 from ganglion.config.values import Count, Every, every
 from ganglion.registry import register
 
 __all__ = [
     "AlgoConfig",
+    "Amount",
     "BufferConfig",
     "Config",
     "Count",
@@ -33,6 +34,7 @@ __all__ = [
     "RunSection",
     "SaveSection",
     "Schedule",
+    "Share",
     "TrainSection",
     "WriterConfig",
     "cases",

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from math import cos, pi
-from typing import Self
+from math import cos, inf, pi
+from typing import Annotated, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from ganglion.config.model import Schedule
 from ganglion.registry import register
@@ -84,6 +84,22 @@ class Piecewise(Schedule):
             if before[0] < fraction <= after[0]:
                 return before[1] + (after[1] - before[1]) * (fraction - before[0]) / (after[0] - before[0])
         return self.points[0 if fraction <= self.points[0][0] else -1][1]
+
+
+def _stays(low: float, high: float) -> AfterValidator:
+    """Refuses a schedule that leaves [low, high] anywhere."""
+
+    def check(schedule: Schedule) -> Schedule:
+        if not all(low <= schedule(k / 100) <= high for k in range(101)):
+            bounds = f"from {low:g} to {high:g}" if high < inf else f"at {low:g} or more"
+            raise ValueError(f"should stay {bounds} over the whole budget")
+        return schedule
+
+    return AfterValidator(check)
+
+
+Share = Annotated[Schedule, _stays(0.0, 1.0)]  # a probability, an exponent of a correction
+Amount = Annotated[Schedule, _stays(0.0, inf)]  # a learning rate, the weight of a loss
 
 
 def constant(value: float) -> Constant:

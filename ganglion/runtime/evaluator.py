@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from statistics import fmean, median, pstdev
+from math import sqrt
+from statistics import fmean, median
 
 from ganglion.core import Env, Episode, Past
 from ganglion.runtime.agent import Agent
@@ -40,9 +41,15 @@ class Evaluator:
             self.env.close()
 
 
+def deviation(values: list[float], lost: int = 0) -> float:
+    """The standard deviation with `lost` degrees of freedom lost; NaN where a value is, which `statistics` refuses."""
+    mean = fmean(values)
+    return sqrt(fmean((x - mean) * (x - mean) for x in values) * len(values) / (len(values) - lost))
+
+
 def score(episodes: list[Episode]) -> dict[str, float]:
     totals = [e.total for e in episodes]
-    spread = {"eval/return_std": pstdev(totals), "eval/return_min": min(totals), "eval/return_max": max(totals)}
+    spread = {"eval/return_std": deviation(totals), "eval/return_min": min(totals), "eval/return_max": max(totals)}
     middle = {"eval/return_mean": fmean(totals), "eval/return_median": median(totals)}
     return {
         **middle,

@@ -12,7 +12,7 @@ from datetime import datetime
 from importlib.metadata import version
 from itertools import count
 from pathlib import Path
-from statistics import fmean, median, stdev
+from statistics import fmean, median
 from typing import Any
 
 import torch
@@ -29,6 +29,7 @@ from ganglion.record.stages import Evaluated, Recorded, Saved, Stopped, compose
 from ganglion.record.writers import RunInfo
 from ganglion.runtime.agent import Agent
 from ganglion.runtime.build import build, build_agent, build_env, build_evaluator, pick_device
+from ganglion.runtime.evaluator import deviation
 from ganglion.runtime.streams import derive
 
 log = logging.getLogger(__name__)
@@ -219,7 +220,7 @@ def evaluate(folder: Path | str, episodes: int, seed: int, which: str = "best") 
     played, _ = evaluator.run()
     evaluator.close()
     totals = [episode.total for episode in played]
-    half = 1.96 * stdev(totals) / len(totals) ** 0.5 if len(totals) > 1 else 0.0
+    half = 1.96 * deviation(totals, lost=1) / len(totals) ** 0.5 if len(totals) > 1 else 0.0
     mean = fmean(totals)
     middle = {"mean": mean, "median": median(totals), "interval": (mean - half, mean + half)}
     return {**middle, "episodes": len(totals), "seed": seed, "checkpoint": path, "returns": totals}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import isnan
+from statistics import pstdev, stdev
 from typing import Any
 
 import numpy as np
@@ -13,9 +15,10 @@ from gymnasium.vector import SyncVectorEnv
 from pydantic import ValidationError
 
 from ganglion import nn, registry
-from ganglion.core import Box, Composite, MultiBinary, Past, Progress, Space
+from ganglion.core import Box, Composite, Episode, MultiBinary, Past, Progress, Space
 from ganglion.envs import GymEnv, VectorGymEnv, from_gym
 from ganglion.errors import UserError
+from ganglion.runtime.evaluator import deviation, score
 from tests.contract.worlds import ARM, DQN, MASKED, PPO, SAC, THREE, TWO, Bench, Case, over
 
 NESTED = Composite({"hand": Composite({"grip": THREE, "turn": ARM}), "foot": TWO, "head": ARM})
@@ -93,11 +96,17 @@ BEYOND: list[tuple[str, dict[str, Any]]] = [
     ("sac", {"n_step": 10**9}),
     ("dqn", {"replay": {"batch": 10**12}}),
     ("dqn", {"replay": {"sequence": 10**9}}),
+    ("ppo", {"lr": -1.0}),
+    ("ppo", {"clip": {"kind": "linear", "start": 0.2, "end": -0.2}}),
+    ("ppo", {"entropy": -0.01}),
+    ("dqn", {"epsilon": 7}),
+    ("dqn", {"epsilon": {"kind": "piecewise", "points": [[0.0, 1.0], [0.5, 1.5], [1.0, 0.0]]}}),
+    ("dqn", {"replay": {"kind": "prioritised", "beta": 2.0}}),
 ]
 
 
 @pytest.mark.parametrize(("algo", "settings"), BEYOND)
-def test_sizes_that_no_machine_has_are_refused(algo: str, settings: dict[str, Any]):
+def test_values_out_of_range_are_refused(algo: str, settings: dict[str, Any]):
     with pytest.raises(ValidationError):
         registry.lookup("algo", algo).model_validate(settings)
 
@@ -167,3 +176,11 @@ def test_actions_that_nobody_will_replay_are_not_kept():
     for _ in range(20):
         env.step(torch.zeros(2, dtype=torch.int64))
     assert not env._log.rows and env.state().tensors["action0"].shape == (0,)
+
+
+def test_episodes_without_a_number_are_scored_as_such():
+    """Parameters that became nan bring such episodes; the run must live to say so."""
+    played = [Episode(0, total, 1, {}) for total in (1.0, float("nan"), float("inf"))]
+    assert isnan(score(played)["eval/return_mean"]) and isnan(score(played)["eval/return_std"])
+    assert deviation([1.0, 2.0, 6.0]) == pytest.approx(pstdev([1, 2, 6]))
+    assert deviation([1.0, 2.0, 6.0], lost=1) == pytest.approx(stdev([1, 2, 6]))
