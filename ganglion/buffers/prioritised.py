@@ -84,3 +84,5 @@ class Prioritised(Replay):
         tree = under(state, "tree").tensors
         self.largest.copy_(tree["largest"])
         self.tree.rebuild(tree["mass"])
+        for time in range(max(self.ring.pushed - self.fold.reach, 0), self.ring.pushed):  # n_step may have grown
+            self.set_mass(time, torch.zeros(self.slots, dtype=torch.float64, device=self.device))

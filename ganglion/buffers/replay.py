@@ -174,8 +174,13 @@ class Replay:
         return join({"own": own, "ring": self.ring.state()})
 
     def restore(self, state: State) -> None:
-        self.ring.restore(under(state, "ring"))
         own = under(state, "own").tensors
+        if "uses" not in own:
+            raise UserError("algo.replay.kind: the saved buffer is of another kind; it cannot be changed.")
+        if own["uses"].shape != self.uses.shape:
+            sizes = f"{len(own['uses']):,} rows, this one {len(self.uses):,}"
+            raise UserError(f"algo.replay.capacity: the saved buffer has {sizes}; it cannot be changed.")
+        self.ring.restore(under(state, "ring"))
         self.uses.copy_(own["uses"])
         self.born.copy_(own["born"])
         self.staleness.copy_(own["staleness"])

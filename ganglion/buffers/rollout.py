@@ -10,6 +10,7 @@ from torch import Tensor
 from ganglion import ops
 from ganglion.buffers.storage import RowRing, row_of, tree_of
 from ganglion.core import EnvSpec, Obs, Past, Progress, Rollout, Row, State, under
+from ganglion.errors import UserError
 
 
 def rollout(horizon: int, gamma: float) -> Callable[[EnvSpec, torch.device], RolloutBuffer]:
@@ -74,6 +75,11 @@ class RolloutBuffer:
         return {f"last/{k}": v for k, v in ops.flatten_names(tree).items()}
 
     def restore(self, state: State) -> None:
+        held = next((len(x) for name, x in state.tensors.items() if name.startswith("rows/")), self.horizon)
+        if held != self.horizon:
+            raise UserError(
+                f"algo.horizon: the saved rollout has {held} rows, not {self.horizon}; it cannot be changed."
+            )
         self.ring.pushed = int(state.scalars["pushed"])
         rows, last = ({k: v.to(self.device) for k, v in under(state, p).tensors.items()} for p in ("rows", "last"))
         if rows:

@@ -61,7 +61,7 @@ class Learner:
         """Whether the phase ends here: the table is used up, or a pass ended and the algorithm has had enough."""
         if self.table is None or self.position == len(self.table):
             return True
-        if self.position % (len(self.table) // self.agent.algo.passes):
+        if self.position % max(len(self.table) // self.agent.algo.passes, 1):  # the table may be of another config
             return False
         enough = self.agent.algo.enough(update)
         return enough is not None and bool(enough)

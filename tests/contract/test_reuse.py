@@ -57,6 +57,13 @@ def test_enough_is_asked_at_the_end_of_each_pass(minibatches: int):
     assert asked == [minibatches, 2 * minibatches]
 
 
+def test_a_phase_goes_on_under_another_number_of_passes():
+    one, two = (Bench(Case("more", "ppo", TWO, settings=over(PPO, epochs=n, max_kl=1e9))) for n in (2, 50))
+    at = one.train(1, Progress())
+    two.learner.restore(one.learner.state())
+    two.learner.step(at)
+
+
 def test_numbers_wait_for_a_record_in_bounded_memory():
     stage, count = Recorded([], every("never"), Progress, dict), 2 * MOST_WAITING + 5
     for k in range(count):
