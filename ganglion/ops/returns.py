@@ -46,7 +46,7 @@ def lambda_returns(reward: Tensor, after: Tensor, discount: Tensor, cut: Tensor,
     """
     alike("lambda_returns", reward, after, discount, cut)
     ends = cut.clone()
-    ends[-1:] = True
+    ends[-1:].fill_(True)
     trace = _passing(ends, torch.zeros_like(discount) + lam)
     return scan(reward + discount * (1 - trace) * after, discount * trace)
 
@@ -75,7 +75,7 @@ def n_step(reward: Tensor, discount: Tensor, cut: Tensor, n: int) -> NStep:
     rows = reward.shape[0]
     beyond = min(n, rows) - 1
     later_reward, later_discount, ends = _padded(reward, beyond), _padded(discount, beyond), _padded(cut, beyond)
-    ends[rows - 1] = True  # no window passes the last row
+    ends[rows - 1 : rows].fill_(True)  # no window passes the last row; filled, so that it can be captured
     total, product, alive = torch.zeros_like(reward), torch.ones_like(discount), torch.ones_like(cut)
     ahead = torch.arange(rows, device=reward.device).unsqueeze(1).expand(reward.shape)
     for k in range(beyond + 1):
