@@ -130,7 +130,8 @@ class SAC(Algorithm[Sample[Transition], Sample[Transition]]):
 
     def predict(self, obs: Obs, past: Past) -> Prediction:
         raw, memory = self.model.action(obs, past)
-        return Prediction(ops.dist(raw, self.space, squash=True), raw[..., 0], memory)
+        nothing = ops.empty(raw)  # critics need an action: a state alone has no value here
+        return Prediction(ops.dist(raw, self.space, squash=True), nothing, memory)
 
     def explore(self, prediction: Prediction, knobs: Knobs, noise: Noise) -> Acted:
         chosen = prediction.dist.sample(noise)

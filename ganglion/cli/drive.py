@@ -45,7 +45,7 @@ def drive(run: Run, imports: Sequence[str] = ()) -> int:
     """Runs the stream; 0 when the run is finished, 130 or 143 when it was interrupted and saved, 1 on a full disk."""
     flags = "".join(f" --import {module}" for module in imports)
     resume = f"ganglion resume {shlex.quote(str(run.folder))}{flags}"
-    say(f"Run in {run.folder}; it will need about {size(run.needs())} of disk. Ctrl-C saves and stops.")
+    say(f"Run in {run.folder}. Ctrl-C saves and stops.")
     with listening() as asked:
         try:
             follow(run, asked)
@@ -58,7 +58,10 @@ def drive(run: Run, imports: Sequence[str] = ()) -> int:
             complain(f"ended at once. What was saved before is whole. Continue with: {resume}")
             return 130
     if asked.signal is not None:
-        say(f"Interrupted and saved in {run.folder}", f"Continue with:  {resume}")
+        if run.cfg.save.every.unit == "never":
+            say(f"Interrupted in {run.folder}; save is never, so nothing was saved")
+        else:
+            say(f"Interrupted and saved in {run.folder}", f"Continue with:  {resume}")
         return 128 + asked.signal
     folder = f"{shlex.quote(str(run.folder))}{flags}"
     say(
@@ -85,6 +88,8 @@ def follow(run: Run, asked: Asked) -> None:
     stream = run.stream()
     command: Stop | None = None
     try:
+        next(stream)  # with the first row the buffer has its size
+        say(f"It will need about {size(run.needs())} of disk.")
         while True:
             stream.send(command)
             command = Stop(f"interrupted by {asked.signal.name}") if asked.signal else None

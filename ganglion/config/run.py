@@ -63,7 +63,7 @@ class RunSection(Config):
     """Where and how a run runs."""
 
     seed: int = Field(default=0, ge=0, lt=2**31)
-    device: str = "auto"  # auto, cpu, mps, cuda or cuda:N
+    device: str = "auto"  # auto, cpu, cuda or cuda:N
     mode: Literal["local"] = "local"
     dir: str | None = Field(default=None, min_length=1, max_length=4096)  # None: runs/<name>-<time>
     name: str | None = None
@@ -73,8 +73,8 @@ class RunSection(Config):
     @field_validator("device")
     @classmethod
     def _known(cls, device: str) -> str:
-        if not re.fullmatch(r"auto|cpu|mps|cuda(:\d{1,3})?", device):
-            raise ValueError("should be 'auto', 'cpu', 'mps', 'cuda' or 'cuda:0', 'cuda:1', ...")
+        if not re.fullmatch(r"auto|cpu|cuda(:\d{1,3})?", device):
+            raise ValueError("should be 'auto', 'cpu', 'cuda' or 'cuda:0', 'cuda:1', ...")
         return device
 
     @field_validator("name")

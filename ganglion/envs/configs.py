@@ -182,11 +182,6 @@ def explained(spec: GymSpec, error: Exception) -> Exception:
 # ------------------------------------------------------------ made of tensors
 
 
-def _check_device(device: str) -> None:
-    if device.startswith("mps"):
-        raise UserError("run.device: environments made of tensors need float64, which mps lacks; use cpu")
-
-
 @register("env", "torch")
 class TorchConfig(ShapedConfig):
     """Classic control as tensors, on the device of the run."""
@@ -196,7 +191,6 @@ class TorchConfig(ShapedConfig):
     def build(self, slots: int | None = None, device: str = "cpu", render: bool = False) -> Env:
         from ganglion.envs.native import NATIVE
 
-        _check_device(device)
         env = NATIVE[self.id](slots or self.slots, self.id, device)
         if self.time_limit is not None:
             env.limit = self.time_limit
@@ -218,7 +212,6 @@ class ToyConfig(EnvConfig):
 
         from ganglion.envs.toys import TOYS
 
-        _check_device(device)
         toy = TOYS[self.id]
         asked = {name: getattr(self, name) for name in ("size", "limit", "delay", "continuous")}
         asked = {name: value for name, value in asked.items() if value is not None}

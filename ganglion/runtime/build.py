@@ -18,7 +18,7 @@ from ganglion.runtime.trainer import Trainer
 
 def pick_device(name: str) -> torch.device:
     """`auto` is the GPU where there is one."""
-    there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    there = {"cpu": True, "cuda": torch.cuda.is_available()}
     if name == "auto":
         name = "cuda" if there["cuda"] else "cpu"
     if not there[name.split(":")[0]]:

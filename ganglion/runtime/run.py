@@ -125,7 +125,9 @@ class Run:
 
     def needs(self) -> int:
         """Bytes on disk that the run will need in the end."""
-        return self.checkpoints.estimate(self.state())
+        every, slots = self.cfg.save.every, self.trainer.explorer.env.spec.slots
+        rows = int(every.count // slots) if every.unit == "steps" else 0
+        return self.checkpoints.estimate(self.state(), rows)
 
     def summary(self) -> Mapping[str, str]:
         at, best = self.trainer.at, self.evaluated.best

@@ -27,7 +27,7 @@ class Pretend:
     at_three: Callable[[], None]
 
     def __init__(self, config: RunConfig) -> None:
-        self.config, self.folder = config, Path("runs/my run")
+        self.cfg, self.folder = config, Path("runs/my run")
         self.commands: list[Command | None] = []
         self.made.append(self)
 
@@ -123,3 +123,9 @@ def test_an_interrupted_sweep_stops(pretend: type[Pretend], monkeypatch: pytest.
     monkeypatch.setattr(pretend, "at_three", staticmethod(lambda: signal.raise_signal(signal.SIGINT)))
     assert main([*ASK, "sweep.run.seed=[3,4]"]) == 130
     assert len(pretend.made) == 1
+
+
+def test_an_interrupted_run_that_never_saves_says_so(pretend: type[Pretend], capsys: Captured) -> None:
+    pretend.at_three = staticmethod(lambda: os.kill(os.getpid(), signal.SIGTERM))
+    assert main([*ASK, "save=never"]) == 143
+    assert "nothing was saved" in capsys.readouterr().out

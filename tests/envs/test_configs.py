@@ -11,7 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 from ganglion.core import Box
-from ganglion.envs import GymConfig, GymEnv, TorchConfig, ToyConfig
+from ganglion.envs import GymConfig, GymEnv, TorchConfig
 from ganglion.errors import UserError
 
 
@@ -66,8 +66,6 @@ def test_a_missing_package_names_the_extra(
 def test_slots_and_device() -> None:
     assert TorchConfig(id="cartpole", slots=3).build().spec.slots == 3
     assert TorchConfig(id="cartpole", slots=3).build(slots=5).spec.slots == 5
-    with pytest.raises(UserError, match=r"run\.device"):
-        ToyConfig(id="chain").build(device="mps")
     spec = GymConfig(id="MountainCarContinuous-v0", slots=2).build().spec
     assert spec.name == "MountainCarContinuous-v0" and spec.action == Box((1,), low=(-1.0,), high=(1.0,))
 
