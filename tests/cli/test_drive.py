@@ -115,7 +115,7 @@ def test_bad_input_found_late_says_how_to_resume(
 
 def test_a_sweep_runs_one_after_the_other(pretend: type[Pretend], capsys: Captured) -> None:
     assert main([*ASK, "sweep.run.seed=[3,4]"]) == 0
-    assert [run.config.run.seed for run in pretend.made] == [3, 4]
+    assert [run.cfg.run.seed for run in pretend.made] == [3, 4]
     assert "Run 2 of 2: World-v0-sketch-seed=4" in capsys.readouterr().out
 
 
