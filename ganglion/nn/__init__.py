@@ -1,8 +1,9 @@
 """Networks and what trains them: encoders, perceptrons, heads, memories, lagged targets, Adam, normalisers."""
 
 from ganglion.nn.heads import PolicyHead, QHead, ValueHead, check_mask
+from ganglion.nn.inputs import flat_size, flatten
 from ganglion.nn.layers import MLP, Linears
-from ganglion.nn.nets import Encoded, Encoder, MLPConfig, flat_size, flatten
+from ganglion.nn.nets import Encoded, Encoder, MLPConfig
 from ganglion.nn.normalisers import Moments, ObsNormaliser, RewardScale
 from ganglion.nn.optim import Adam
 from ganglion.nn.targets import Lagged

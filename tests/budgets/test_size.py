@@ -10,7 +10,7 @@ from tests.budgets.source import ROOT, SOURCES, Source, dotted
 
 FILE_LINES = 400
 FUNCTION_LINES = 50
-READER_LINES = 1_250
+READER_LINES = 1_150
 # All one needs to understand DQN fully.
 READERS_SET = (
     "ganglion/core.py",
