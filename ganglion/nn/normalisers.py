@@ -5,11 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from ganglion import ops
 from ganglion.core import Row, State
 
 
-class Moments(nn.Module):
-    """Mean and variance of all rows seen, merged batch by batch (Chan et al. 1983); float64 inside."""
+class RunningMoments(nn.Module):
+    """Mean and variance of all rows seen so far; float64 inside."""
 
     mean: Tensor
     var: Tensor
@@ -23,18 +24,11 @@ class Moments(nn.Module):
 
     @torch.no_grad()
     def observe(self, x: Tensor, valid: Tensor) -> None:
-        """Adds rows x [..., size]; rows that are not valid count nothing."""
-        x = x.reshape(-1, x.shape[-1]).double()
-        w = valid.reshape(-1, 1).double()
-        n = w.sum()
-        mean = (x * w).sum(0) / n.clamp(min=1)
-        var = ((x - mean).square() * w).sum(0) / n.clamp(min=1)
-        total = (self.count + n).clamp(min=1)
-        delta = mean - self.mean
-        both = self.var * self.count + var * n + delta.square() * self.count * n / total
-        self.var.copy_(torch.where(self.count + n > 0, both / total, self.var))
-        self.mean.add_(delta * n / total)
-        self.count.add_(n)
+        """Adds rows x [T, B, size]; rows that are not valid count nothing."""
+        before = ops.Moments(self.mean, self.var, self.count)
+        after = ops.merge_moments(before, ops.moments(x.double(), valid))
+        for mine, new in zip(before, after, strict=True):
+            mine.copy_(new)
 
 
 class ObsNormaliser(nn.Module):
@@ -42,7 +36,7 @@ class ObsNormaliser(nn.Module):
 
     def __init__(self, size: int, clip: float = 10.0) -> None:
         super().__init__()
-        self.moments, self.clip = Moments(size), clip
+        self.moments, self.clip = RunningMoments(size), clip
 
     def forward(self, x: Tensor) -> Tensor:
         m = self.moments
@@ -56,7 +50,7 @@ class RewardScale(nn.Module):
 
     def __init__(self, slots: int, gamma: float, clip: float = 10.0) -> None:
         super().__init__()
-        self.moments, self.gamma, self.clip = Moments(1), gamma, clip
+        self.moments, self.gamma, self.clip = RunningMoments(1), gamma, clip
         self.register_buffer("total", torch.zeros(slots, dtype=torch.float64))
 
     def forward(self, reward: Tensor) -> Tensor:
