@@ -14,6 +14,7 @@ from ganglion.buffers.storage import RowRing, zeros
 from ganglion.config import BufferConfig, Count, register
 from ganglion.core import EnvSpec, Obs, Past, Progress, Row, Sample, State, Transition, join, under
 from ganglion.errors import UserError
+from ganglion.ops.returns import windows
 
 
 class Fold(NamedTuple):
@@ -63,8 +64,6 @@ class Replay:
         self.uses = zeros((self.ring.length * slots,), torch.int32, device)
         self.born = zeros((self.ring.length,), torch.int64, device)  # opt steps at insertion
         self.staleness = torch.zeros((), device=device)
-        powers = [fold.gamma**k for k in range(fold.n + 1)]
-        self.powers = torch.tensor(powers, dtype=torch.float32, device=device)
 
     # ------------------------------------------------------------ in
 
@@ -115,22 +114,12 @@ class Replay:
 
     def returns(self, span: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """n-step sums, discounts and lengths [T, N]; nothing passes an episode's end."""
-        length = self.fold.length
-        reward, terminated, truncated = (
-            self.read(x, span) for x in (self.held.reward, self.held.terminated, self.held.truncated)
-        )
-        ended = terminated | truncated
-        alive = torch.ones_like(ended[:length])
-        over = torch.zeros_like(alive)
-        total = torch.zeros_like(reward[:length])
-        steps = torch.zeros_like(span[:length])
-        for k in range(self.fold.n):
-            rows = slice(k, k + length)
-            total = total + self.powers[k] * alive * reward[rows]
-            steps = steps + alive
-            over = over | (alive & terminated[rows])
-            alive = alive & ~ended[rows]
-        return total, self.powers[steps] * ~over, steps
+        held = self.held
+        reward, terminated, truncated = self.read((held.reward, held.terminated, held.truncated), span[:-1])
+        discount = self.fold.gamma * (~terminated).float()
+        folded = windows(reward, discount, terminated | truncated, self.fold.n)
+        steps = folded.ahead - torch.arange(self.fold.length, device=self.device)[:, None]
+        return folded.reward, folded.discount, steps
 
     def weigh(self, index: Tensor, valid: Tensor, weight: Tensor, at: Progress) -> Tensor:
         """The weight of each row [T, N]: 0 where dead, warming up, used too often or too old."""

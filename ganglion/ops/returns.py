@@ -76,13 +76,19 @@ def n_step(reward: Tensor, discount: Tensor, cut: Tensor, n: int) -> NStep:
     beyond = min(n, rows) - 1
     later_reward, later_discount, ends = _padded(reward, beyond), _padded(discount, beyond), _padded(cut, beyond)
     ends[rows - 1 : rows].fill_(True)  # no window passes the last row; filled, so that it can be captured
-    total, product, alive = torch.zeros_like(reward), torch.ones_like(discount), torch.ones_like(cut)
-    ahead = torch.arange(rows, device=reward.device).unsqueeze(1).expand(reward.shape)
-    for k in range(beyond + 1):
-        total = total + torch.where(alive, product * later_reward[k : k + rows], 0.0)
-        product = torch.where(alive, product * later_discount[k : k + rows], product)
+    return windows(later_reward, later_discount, ends, beyond + 1)
+
+
+def windows(reward: Tensor, discount: Tensor, cut: Tensor, n: int) -> NStep:
+    """`n_step` of the rows that have n - 1 rows after them, [T + n - 1, B] -> [T, B]: what a replay gathers."""
+    rows = reward.shape[0] - n + 1
+    total, product, alive = reward[:rows], discount[:rows], ~cut[:rows]
+    ahead = torch.arange(1, rows + 1, device=reward.device).unsqueeze(1).expand(total.shape)
+    for k in range(1, n):
+        total = total + torch.where(alive, product * reward[k : k + rows], 0.0)
+        product = torch.where(alive, product * discount[k : k + rows], product)
         ahead = ahead + alive
-        alive = alive & ~ends[k : k + rows]
+        alive = alive & ~cut[k : k + rows]
     return NStep(total, product, ahead)
 
 
