@@ -24,6 +24,7 @@ from ganglion.core import (
     join,
     under,
 )  # fmt: skip
+from ganglion.errors import UserError, nearest
 
 Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -106,7 +107,8 @@ class Agent:
     def pin(self, command: SetKnob) -> None:
         known = self.algo.knobs(Progress())
         if command.name not in known:
-            raise KeyError(f"no knob {command.name!r}; there are {', '.join(known) or 'none'}")
+            accepted = ", ".join(known) or "none"
+            raise UserError(f"no knob {command.name!r}. Accepted: {accepted}.{nearest(command.name, known)}")
         if command.value is None:
             self.pinned.pop(command.name, None)
         else:

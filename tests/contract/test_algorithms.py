@@ -10,6 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ganglion import ops, registry
 from ganglion.core import Progress, State
+from ganglion.errors import UserError
 from ganglion.fast import wrapper
 from tests.contract.worlds import CASES, Bench, Case
 
@@ -174,7 +175,7 @@ def test_knobs_can_be_pinned_and_given_back(case: Case):
         assert float(bench.agent.knobs(at)[name]) == 0.125
         bench.agent.pin(SetKnob(name, None))
         assert float(bench.agent.knobs(at)[name]) == pytest.approx(bench.algo.knobs(at)[name])
-    with pytest.raises(KeyError, match="no knob 'nothing'"):
+    with pytest.raises(UserError, match="no knob 'nothing'"):
         bench.agent.pin(SetKnob("nothing", 1.0))
 
 
