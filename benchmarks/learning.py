@@ -7,9 +7,11 @@
 
 A run is scored twice on 100 episodes whose seeds no training, tuning or model selection used: the model that was best
 in the evaluations during training, and the model at the end of the budget. Presets are tuned with training seeds below
-100 and the test episodes that `ganglion eval` takes by itself; the table is made with other ones. Results are written after every run, so a sweep
-that was cut short leaves a table of the seeds that ended, and started again trains only those that are missing. A
-result belongs to the exact settings it was made with: where a preset has changed since, its seeds are trained again.
+100 and the test episodes that `ganglion eval` takes by itself; the table is made with other ones.
+
+Results are written after every run, so a sweep that was cut short leaves a table of the seeds that ended, and started
+again trains only those that are missing. A result belongs to the exact settings it was made with: where a preset has
+changed since, its seeds are trained again.
 """
 
 from __future__ import annotations
@@ -178,8 +180,8 @@ Intervals are 95 % over the training seeds (Student's t). **Reached** counts the
 **Training** is the mean return of the exploring agent over the last tenth of the budget. Time is one run on one core
 beside others: a rough guide, nothing more.
 
-Presets were tuned with training seeds below {first} and other test episodes; these seeds were run once, with the presets
-as they are.
+Presets were tuned with training seeds below {first} and other test episodes; these seeds were run once, with the
+presets as they are.
 
 Made by `{command}` on {machine}; one seed of it by hand:
 
