@@ -1,0 +1,221 @@
+"""Two programs measured against each other on a machine that is not quiet: the frame that every comparison shares.
+
+Each side is a process of its own (often of another virtual environment) that waits on its input while the other runs.
+It prints a line `ready` once it is warm, reads lines `run <n>`, does n units of work and answers one line of JSON:
+
+    {"seconds": 1.73, "counts": {"env_steps": 2048, "updates": 32, "samples": 8192}}
+
+They take turns A B B A, so that a load that comes and goes meets both alike. Each neighbouring A and B is a pair; what
+is reported is the geometric mean of the pairs' ratios with a bootstrap 95 % interval. Counts are compared, not trusted.
+
+Only the standard library: peers import this file in environments that know nothing of Ganglion.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any, NamedTuple
+
+Counts = Mapping[str, float]
+
+
+class Answer(NamedTuple):
+    """What a side did when asked, and how long it took."""
+
+    seconds: float
+    counts: Counts
+
+
+class Ratio(NamedTuple):
+    """How many times A's rate is B's: the geometric mean over pairs and its 95 % interval."""
+
+    mean: float
+    low: float
+    high: float
+    pairs: int
+
+    def __str__(self) -> str:
+        return f"{self.mean:.2f} [{self.low:.2f}, {self.high:.2f}]"
+
+
+class Outcome(NamedTuple):
+    """A comparison: rates per second in the unit asked for (medians), and the ratio A / B."""
+
+    a: float
+    b: float
+    ratio: Ratio
+    ratios: tuple[float, ...]
+
+
+# ------------------------------------------------------------ the side that is asked
+
+
+def serve(work: Callable[[int], Counts]) -> None:
+    """A worker's whole main: says it is ready, then answers requests until its input ends.
+
+    `work(n)` does n units and returns what it counted. Whatever it prints goes to stderr; answers have stdout alone.
+    """
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    answers.write("ready\n")
+    for line in sys.stdin:
+        verb, _, count = line.strip().partition(" ")
+        if verb != "run":
+            raise ValueError(f"a request is `run <n>`, not {line!r}")
+        began = time.perf_counter()
+        counts = work(int(count))
+        answers.write(json.dumps({"seconds": time.perf_counter() - began, "counts": dict(counts)}) + "\n")
+
+
+# ------------------------------------------------------------ the side that asks
+
+
+class Worker:
+    """A side of a comparison: a child process that follows the protocol."""
+
+    def __init__(self, name: str, command: Sequence[str], env: Mapping[str, str] | None = None, patience: float = 600):
+        self.name, self.patience = name, patience
+        self._said: list[str] = []  # the last lines of its stderr, for when it fails
+        pipe = subprocess.PIPE
+        self._child = subprocess.Popen(
+            list(command), stdin=pipe, stdout=pipe, stderr=pipe, text=True, env={**os.environ, **(env or {})}
+        )
+        threading.Thread(target=self._listen, daemon=True).start()
+        if (line := self._line()) != "ready":
+            raise RuntimeError(f"{name} said {line!r} instead of 'ready'")
+
+    def run(self, n: int) -> Answer:
+        assert self._child.stdin is not None
+        self._child.stdin.write(f"run {n}\n")
+        self._child.stdin.flush()
+        told = json.loads(self._line())
+        return Answer(float(told["seconds"]), told["counts"])
+
+    def close(self) -> None:
+        assert self._child.stdin is not None
+        self._child.stdin.close()
+        try:
+            self._child.wait(10)
+        except subprocess.TimeoutExpired:
+            self._child.kill()
+            self._child.wait()
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _listen(self) -> None:
+        assert self._child.stderr is not None
+        for line in self._child.stderr:
+            self._said = [*self._said[-30:], line]
+
+    def _line(self) -> str:
+        assert self._child.stdout is not None
+        timer = threading.Timer(self.patience, self._child.kill)
+        timer.start()
+        line = self._child.stdout.readline()
+        timer.cancel()
+        if not line:
+            self._child.wait()
+            raise RuntimeError(f"{self.name} ended (code {self._child.returncode}):\n{''.join(self._said)}")
+        return line.strip()
+
+
+def compare(a: Worker, b: Worker, n: int | tuple[int, int], pairs: int = 6, unit: str = "env_steps") -> Outcome:
+    """Runs both in turns, A B B A. `n` is the work of one turn (of A and of B where it is a pair)."""
+    of_a, of_b = n if isinstance(n, tuple) else (n, n)
+    ones, twos = [], []
+    for pair in range(pairs):
+        for first in (pair % 2 == 0, pair % 2 == 1):
+            (ones if first else twos).append(a.run(of_a) if first else b.run(of_b))
+    rates_a, rates_b = ([x.counts[unit] / x.seconds for x in answers] for answers in (ones, twos))
+    ratios = tuple(x / y for x, y in zip(rates_a, rates_b, strict=True))
+    same_work(total(ones), total(twos), unit)
+    return Outcome(median(rates_a), median(rates_b), ratio(ratios), ratios)
+
+
+def same_work(a: Counts, b: Counts, unit: str, within: float = 0.02) -> None:
+    """Raises unless both did as much of everything per unit."""
+    if a.keys() != b.keys():
+        raise AssertionError(f"the sides count different things: {sorted(a)} and {sorted(b)}")
+    for name in a:
+        one, two = a[name] / a[unit], b[name] / b[unit]
+        if abs(one - two) > within * max(abs(one), abs(two)):
+            raise AssertionError(f"{name} per {unit}: {one:.5g} on one side, {two:.5g} on the other")
+
+
+def total(answers: Iterable[Answer]) -> dict[str, float]:
+    sums: dict[str, float] = {}
+    for answer in answers:
+        for name, count in answer.counts.items():
+            sums[name] = sums.get(name, 0.0) + count
+    return sums
+
+
+# ------------------------------------------------------------ statistics
+
+
+def ratio(ratios: Sequence[float], draws: int = 10_000) -> Ratio:
+    """Geometric mean with a bootstrap 95 % interval over pairs (percentiles; the same draws every time)."""
+    logs, rng = [math.log(x) for x in ratios], random.Random(0)
+    means = sorted(math.fsum(rng.choices(logs, k=len(logs))) / len(logs) for _ in range(draws))
+    low, high = means[int(0.025 * draws)], means[int(0.975 * draws)]
+    return Ratio(math.exp(math.fsum(logs) / len(logs)), math.exp(low), math.exp(high), len(logs))
+
+
+def median(values: Iterable[float]) -> float:
+    ordered = sorted(values)
+    middle = len(ordered) // 2
+    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+
+
+# ------------------------------------------------------------ what is written down
+
+
+def machine(*packages: str) -> str:
+    """The machine in one line: processor, cores, load now, versions."""
+    model = platform.processor() or platform.machine()
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        names = [
+            line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if line.startswith("model name")
+        ]
+        model = names[0] if names else model
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    versions = [f"{name} {version(name)}" for name in packages]
+    load = f"load {os.getloadavg()[0]:.1f} before"
+    return ", ".join([f"{model}, {cores} cores", load, f"Python {platform.python_version()}", *versions])
+
+
+def version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "absent"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """A Markdown table."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
+
+
+def number(x: float) -> str:
+    """Three digits that count: 0.0123, 1.23, 123, 12,300."""
+    if x == 0 or not math.isfinite(x):
+        return str(x)
+    places = max(0, 2 - math.floor(math.log10(abs(x))))
+    return f"{round(x, 2 - math.floor(math.log10(abs(x)))):,.{places}f}"
