@@ -248,6 +248,7 @@ class Algorithm(ABC, Generic[Item, Mini]):
 
     model: Model
     sync_every: int = 0  # updates between two calls of sync_target; 0: never
+    late_every: int = 0  # updates between two calls of learn_late; 0: never
     passes: int = 1  # over an item in one learning phase; `enough` is read after each
 
     @abstractmethod
@@ -279,6 +280,10 @@ class Algorithm(ABC, Generic[Item, Mini]):
     @abstractmethod
     def learn(self, mini: Mini, knobs: Knobs, noise: Noise) -> Update:
         """One gradient step: target, loss, update, metrics."""
+
+    def learn_late(self, mini: Mini, knobs: Knobs, noise: Noise) -> Mapping[str, Tensor]:
+        """What is learned only every `late_every` updates, after `learn` and from the same minibatch: its metrics."""
+        return {}
 
     def observe(self, rows: Row) -> None:
         """Sees every new row once ([T, B, ...]), outside `learn`: normaliser statistics."""

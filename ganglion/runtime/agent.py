@@ -49,6 +49,7 @@ class Agent:
         self._explore = wrap(lambda obs, past, knobs, noise: algo.explore(algo.predict(obs, past), knobs, noise))
         self._exploit = wrap(lambda obs, past: algo.exploit(algo.predict(obs, past)))
         self._learn = wrap(algo.learn)
+        self._learn_late = wrap(algo.learn_late)
 
     # ------------------------------------------------------------ acting
 
@@ -77,10 +78,12 @@ class Agent:
     # ------------------------------------------------------------ learning
 
     def learn(self, mini: Any, noise: Noise, at: Progress) -> Update:
-        """One update; targets that are copied at an interval are copied here."""
+        """One update, and what follows it at intervals: the parts that learn more rarely, targets that are copied."""
         update: Update = self._learn(mini, self.knobs(at), noise)
-        every = self.algo.sync_every
-        if every and (at.opt_steps + 1) % every == 0:
+        count, late, sync = at.opt_steps + 1, self.algo.late_every, self.algo.sync_every
+        if late and count % late == 0:
+            update = update._replace(metrics={**update.metrics, **self._learn_late(mini, self.knobs(at), noise)})
+        if sync and count % sync == 0:
             self.algo.sync_target()
         return update
 
