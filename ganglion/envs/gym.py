@@ -121,8 +121,11 @@ class GymEnv:
 
     def state(self) -> State:
         slots = self.slots
-        lengths = slots.length if self.promise == "replay" else [0] * len(slots.envs)
-        counts = [0 if ended else length for ended, length in zip(slots.ended, lengths, strict=True)]
+        lengths, over = [0] * len(slots.envs), list(slots.ended)
+        if self.promise == "replay":  # a life lost is no end of what will be replayed
+            lengths = slots.length
+            over = [ended and not goes_on for ended, goes_on in zip(slots.ended, slots.goes_on, strict=True)]
+        counts = [0 if ended else length for ended, length in zip(over, lengths, strict=True)]
         tensors = {f"obs{i}": torch.from_numpy(array.copy()) for i, array in enumerate(slots.obs)}
         if slots.masks.size:
             tensors["masks"] = torch.from_numpy(slots.masks.copy())
@@ -133,7 +136,7 @@ class GymEnv:
         scalars: dict[str, Json] = {
             "seed": slots.seed,
             "episode": list(slots.episode),
-            "ended": list(slots.ended),
+            "ended": over,
             "actions": counts,
             "finished": [list(finished) for finished in slots.finished],
         }
@@ -148,6 +151,7 @@ class GymEnv:
             )
         slots.seed = scalars["seed"]
         slots.episode, slots.ended = list(scalars["episode"]), list(scalars["ended"])
+        slots.goes_on = [False] * len(slots.envs)
         running = [slot for slot, ended in enumerate(slots.ended) if not ended]
         for i, array in enumerate(slots.obs):
             array[...] = state.tensors[f"obs{i}"].numpy()
@@ -194,7 +198,8 @@ class GymEnv:
             self._log.rows.append([column[rows] for column in columns])
 
     def _matches(self, slot: int, tensors: Mapping[str, Tensor]) -> bool:
-        return not self.slots.ended[slot] and all(
+        over = self.slots.ended[slot] and not self.slots.goes_on[slot]
+        return not over and all(
             np.array_equal(array[slot], tensors[f"obs{i}"][slot].numpy(), equal_nan=array.dtype.kind == "f")
             for i, array in enumerate(self.slots.obs)
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from ganglion.envs.arrays import MASK, batch
 from ganglion.envs.seeds import episode_seed
 
 Finished = tuple[int, float, int, dict[str, float]]  # slot, total, length, info: what becomes a core.Episode
+GOES_ON = "_goes_on"  # in the info of an ending: the game is not over (a life was lost), and the next reset continues it
 
 
 class Slots:
@@ -36,6 +38,7 @@ class Slots:
         self.truncated = np.zeros(count, np.bool_)
         self.valid = np.ones(count, np.bool_)
         self.ended = [False] * count  # the next step resets
+        self.goes_on = [False] * count  # an ending inside a game: the same episode for seeds, scores and replays
         self.episode = [0] * count
         self.length = [0] * count
         self.total = [0.0] * count
@@ -72,19 +75,32 @@ class Slots:
         if self.masks.shape[1]:
             self._take_mask(slot, info)
         self.reward[slot] = 0.0
-        self.ended[slot] = False
+        self.ended[slot] = self.goes_on[slot] = False
         self.episode[slot] = episode
         self.length[slot] = 0
         self.total[slot] = 0.0
         self.info[slot] = {}
 
+    def _continue(self, slot: int) -> None:
+        """The next life of the same game; the row that brings it counts, so that a replay takes the same steps."""
+        obs, info = self.envs[slot].reset()
+        self._write(slot, obs)
+        if self.masks.shape[1]:
+            self._take_mask(slot, info)
+        self.reward[slot] = 0.0
+        self.ended[slot] = self.goes_on[slot] = False
+        self.length[slot] += 1
+
     def _walk(self, pairs: Iterable[tuple[int, Any]]) -> None:
         """The loop whose cost every row pays: hence the local names."""
         steps, write, rewards, lengths, ended = self._steps, self._write, self.reward, self.length, self.ended
-        limit, masked = self.limit, self.masks.shape[1]
+        limit, masked = self.limit or sys.maxsize, self.masks.shape[1]
         for slot, action in pairs:
             if ended[slot]:
-                self.begin(slot, self.episode[slot] + 1)
+                if self.goes_on[slot]:
+                    self._continue(slot)
+                else:
+                    self.begin(slot, self.episode[slot] + 1)
                 continue
             obs, reward, terminated, truncated, info = steps[slot](action)
             write(slot, obs)
@@ -95,19 +111,22 @@ class Slots:
                 if masked:
                     self._take_mask(slot, info)
                 add_numbers(self.info[slot], info)
-            if terminated or truncated or length == limit:
-                self._end(slot, bool(terminated), bool(truncated) or length == limit)
+            if terminated or truncated or length >= limit:
+                self._end(slot, bool(terminated), bool(truncated) or length >= limit, GOES_ON in info)
 
     def replay(self, slot: int, episode: int, actions: Iterable[Any]) -> None:
         """Brings one slot to the middle of an episode."""
         self.begin(slot, episode)
         self._walk((slot, action) for action in actions)
 
-    def _end(self, slot: int, terminated: bool, truncated: bool) -> None:
+    def _end(self, slot: int, terminated: bool, truncated: bool, goes_on: bool) -> None:
         self.terminated[slot] = terminated
         self.truncated[slot] = truncated
         self.valid[slot] = False
         self.ended[slot] = True
+        self.goes_on[slot] = goes_on and not truncated
+        if self.goes_on[slot]:
+            return
         self.finished.append((self.first + slot, float(self.total[slot]), self.length[slot], means(self.info[slot])))
 
     def _end_cut(self, slot: int) -> None:
