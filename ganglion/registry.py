@@ -22,6 +22,7 @@ TABLE: dict[str, dict[str, str]] = {
         "dqn": "ganglion.algos.dqn",
         "ppo": "ganglion.algos.ppo",
         "sac": "ganglion.algos.sac",
+        "td3": "ganglion.algos.td3",
     },
     "env": {
         "gym": "ganglion.envs.configs",

@@ -32,6 +32,10 @@ class Linears(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return torch.baddbmm(self.bias, x, self.weight)
 
+    def member(self, x: Tensor, index: int) -> Tensor:
+        """One of the maps alone: [..., inputs] -> [..., outputs]."""
+        return x @ self.weight[index] + self.bias[index]
+
 
 class MLP(nn.Module):
     """`count` independent multi-layer perceptrons side by side: [T, B, inputs] -> [count, T, B, out]."""
@@ -48,6 +52,12 @@ class MLP(nn.Module):
         for layer in self.layers:
             y = self.activation(layer(y))
         return y.unflatten(1, rows)
+
+    def member(self, x: Tensor, index: int) -> Tensor:
+        """One of the perceptrons alone: [T, B, inputs] -> [T, B, out]."""
+        for layer in self.layers:
+            x = self.activation(layer.member(x, index))  # type: ignore[operator]
+        return x
 
 
 def head(inputs: int, outputs: int, init: Init, gain: float) -> nn.Linear:

@@ -143,6 +143,7 @@ def test_act_and_learn_never_wait_for_the_device(case: Case):
             bench.algo.explore(bench.algo.predict(obs, past), knobs, acting)
             bench.algo.exploit(bench.algo.predict(obs, past))
         bench.algo.learn(mini, knobs, noise)
+        bench.algo.learn_late(mini, knobs, noise)
 
 
 @each
@@ -150,6 +151,7 @@ def test_learn_leaves_its_inputs_alone(case: Case):
     bench, mini, noise, at = learnable(case)
     before = [x.clone() for x in ops.leaves(mini)]
     bench.algo.learn(mini, bench.agent.knobs(at), noise)
+    bench.algo.learn_late(mini, bench.agent.knobs(at), noise)
     assert all(torch.equal(a, b) for a, b in zip(before, ops.leaves(mini), strict=True))
 
 

@@ -154,6 +154,9 @@ CASES = [
     Case("sac-all", "sac", ARM, MIXED, over(SAC, n_step=3, max_norm=5.0,
          replay={"kind": "prioritised"}, net={"normalise": True})),
     Case("sac-fixed", "sac", ARM, settings=over(SAC, temperature=0.2)),
+    Case("td3", "td3", ARM, settings=SAC),
+    Case("td3-all", "td3", ARM, MIXED, over(SAC, n_step=3, max_norm=5.0, delay=3, hold=2.0,
+         replay={"kind": "prioritised"}, net={"normalise": True})),
 ]  # fmt: skip
 
 

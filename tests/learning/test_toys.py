@@ -23,12 +23,16 @@ DQN = {"kind": "dqn", "lr": 1e-3, "target_every": 50, "net": {"hidden": [32]}, "
 DQN |= {"replay": REPLAY, "limiter": LIMITER}
 SAC = {"kind": "sac", "lr": 3e-3, "lr_critic": 3e-3, "net": {"hidden": [32]}, "replay": REPLAY, "limiter": LIMITER}
 
+TD3 = {"kind": "td3", "lr": 3e-3, "lr_critic": 3e-3, "net": {"hidden": [32]}, "replay": REPLAY, "limiter": LIMITER}
+REAL = ("sac", "td3")  # those whose actions are real numbers
+
 
 def over(settings: dict[str, Any], **more: Any) -> dict[str, Any]:
     return settings | {k: settings[k] | v if isinstance(v, dict) and k in settings else v for k, v in more.items()}
 
 
 PROBES = [over(PPO, gamma=0.8), over(DQN, gamma=0.8, n_step=2), over(SAC, gamma=0.8, temperature=1e-6, tau=0.05)]
+PROBES += [over(TD3, gamma=0.8, tau=0.1)]
 
 
 def trained(algo: dict[str, Any], env: dict[str, Any], steps: int, seed: int) -> Trainer:
@@ -53,9 +57,11 @@ def test_identity_says_what_it_sees(algo, seed):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_identity_with_a_real_action(seed):
-    one = score(trained(over(SAC, gamma=0.5), {"id": "identity", "continuous": True}, 500, seed))
-    two = score(trained(over(SAC, gamma=0.5), {"id": "identity", "continuous": True}, 6_000, seed))
+@pytest.mark.parametrize("algo", [SAC, over(TD3, n_step=2), over(TD3, replay={"kind": "prioritised"})],
+                         ids=["sac", "td3", "td3-prioritised"])  # fmt: skip
+def test_identity_with_a_real_action(algo, seed):
+    one = score(trained(over(algo, gamma=0.5), {"id": "identity", "continuous": True}, 500, seed))
+    two = score(trained(over(algo, gamma=0.5), {"id": "identity", "continuous": True}, 6_000, seed))
     assert two > one and two > -0.05 * 8, (one, two)
 
 
@@ -116,15 +122,15 @@ def best_masked(trainer: Trainer) -> float:
     return sum(totals) / len(totals)
 
 
-@pytest.mark.parametrize("algo", PROBES, ids=["ppo", "dqn", "sac"])
+@pytest.mark.parametrize("algo", PROBES, ids=["ppo", "dqn", "sac", "td3"])
 def test_a_time_limit_is_no_ending(algo):
     """Reward 1 for ever, cut after 8 steps: worth 1 / (1 - 0.8) = 5. Taken for an ending it would be 3.3."""
-    trainer = trained(algo, {"id": "truncation", "limit": 8, "continuous": algo["kind"] == "sac"}, 5_000, 0)
+    trainer = trained(algo, {"id": "truncation", "limit": 8, "continuous": algo["kind"] in REAL}, 5_000, 0)
     agent = trainer.learner.agent
     step, _ = trainer.explorer.now
     obs, past = agent.enter(step.obs), agent.start(16)
     with torch.no_grad():
-        if algo["kind"] == "sac":
+        if algo["kind"] in REAL:
             acted = agent.predict(step.obs, past).action
             value = agent.algo.model.value(obs, Past((), past.start), acted[None])[0]
         else:

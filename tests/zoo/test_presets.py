@@ -17,6 +17,7 @@ PROMISED = {
     "acrobot/ppo": 200_000,
     "pendulum/ppo": 200_000,
     "pendulum/sac": 20_000,
+    "pendulum/td3": 20_000,
     "cartpole-novelocity/ppo": 200_000,
     "mountaincar/dqn": 120_000,
     "lunarlander/ppo": 1_000_000,
