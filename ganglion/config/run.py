@@ -68,7 +68,8 @@ class RunSection(Config):
     dir: str | None = Field(default=None, min_length=1, max_length=4096)  # None: runs/<name>-<time>
     name: str | None = None
     threads: int = Field(default=1, ge=1, le=1024)
-    fast: Literal["eager", "compile"] = "eager"
+    fast: Literal["auto", "eager", "compile", "graph"] = "auto"  # how act and learn are run
+    swap: int = Field(default=5_000, ge=1)  # the opt step at which `auto` goes over to compiled functions
 
     @field_validator("device")
     @classmethod

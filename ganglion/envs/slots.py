@@ -13,7 +13,9 @@ from ganglion.envs.arrays import MASK, batch
 from ganglion.envs.seeds import episode_seed
 
 Finished = tuple[int, float, int, dict[str, float]]  # slot, total, length, info: what becomes a core.Episode
-GOES_ON = "_goes_on"  # in the info of an ending: the game is not over (a life was lost), and the next reset continues it
+GOES_ON = (
+    "_goes_on"  # in the info of an ending: the game is not over (a life was lost), and the next reset continues it
+)
 
 
 class Slots:

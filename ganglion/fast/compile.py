@@ -9,17 +9,64 @@ from typing import Any
 import torch
 
 Fn = Callable[..., Any]
+Wrap = Callable[[Fn], Fn]
 log = logging.getLogger(__name__)
 
+# A C++ wrapper halves what a call of a small graph costs; it asserts the shapes it was compiled for.
+OPTIONS: dict[str, Any] = {"cpp_wrapper": True}
 
-def wrapper(mode: str, backend: str = "inductor") -> Callable[[Fn], Fn]:
-    """What an Agent puts around its algorithm: nothing when eager, one full graph when compiled."""
+
+def can_compile() -> bool:
+    """Whether this torch can put a gradient inside a graph. Asking torch itself would import its compiler."""
+    return tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 13)
+
+
+class Compiled:
+    """A function as one graph, made at its first call and for the shapes of that call; eager where that fails.
+
+    The graph is called without dynamo's guards, which cost more than a small graph: our functions see the same shapes
+    and types from the first call to the last, and the graph itself refuses other shapes.
+    """
+
+    def __init__(self, fn: Fn) -> None:
+        self.fn = fn
+        self.graph: Fn | None = None
+
+    def __call__(self, *args: Any) -> Any:
+        if self.graph is None:
+            self.graph = self.build(args)
+        return self.graph(*args)
+
+    def build(self, args: tuple[Any, ...]) -> Fn:
+        import torch._dynamo.config as dynamo
+
+        dynamo.trace_autograd_ops = True
+        try:
+            whole: Any = torch.compile(lambda *x: self.fn(*x), fullgraph=True, dynamic=False, options=OPTIONS)
+            compiled = whole.aot_compile((args, {}))
+        except Exception as error:  # a compiler that is missing, too old or wrong must not end a run
+            why = str(error).strip().split("\n")[0][:200]
+            log.warning("cannot compile (%s: %s): running eagerly", type(error).__name__, why)
+            return self.fn
+        compiled.disable_guard_check()
+        graph: Fn = compiled.fn
+        return graph
+
+
+def wrapper(mode: str, backend: str = "inductor") -> Wrap:
+    """What an Agent puts around its algorithm: nothing when eager, one full graph when compiled or captured."""
     if mode == "eager":
         return lambda fn: fn
-    import torch._dynamo.config as dynamo
+    if mode == "graph":
+        from ganglion.fast.capture import Captured
 
-    if not hasattr(dynamo, "trace_autograd_ops"):  # gradients inside a graph came with torch 2.13
+        return Captured
+    if not can_compile():
         log.warning("torch %s cannot compile an update with its gradients: running eagerly", torch.__version__)
         return lambda fn: fn
+    if backend == "inductor":
+        return Compiled
+    import torch._dynamo.config as dynamo
+
     dynamo.trace_autograd_ops = True
     return lambda fn: torch.compile(fn, fullgraph=True, backend=backend)

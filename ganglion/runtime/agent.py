@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -25,8 +25,7 @@ from ganglion.core import (
     under,
 )  # fmt: skip
 from ganglion.errors import UserError, nearest
-
-Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
+from ganglion.fast import Swap, Wrap
 
 
 class Weights(NamedTuple):
@@ -40,36 +39,42 @@ class Weights(NamedTuple):
 class Agent:
     """Acts on rows of B slots and learns from items; the only place where `fast` wraps an algorithm."""
 
-    def __init__(self, algo: Algorithm[Any, Any], device: torch.device, wrap: Wrap = lambda f: f) -> None:
-        self.algo, self.device = algo, device
+    def __init__(
+        self, algo: Algorithm[Any, Any], device: torch.device, wrap: Wrap = lambda f: f, swap: Swap | None = None
+    ) -> None:
+        self.algo, self.device, self.swap = algo, device, swap or Swap()
         self.draws = algo.draws()
         self.pinned: dict[str, float] = {}  # knobs set by hand
         self.held: dict[str, Tensor] = {}
         self.values: dict[str, float] = {}
-        self._explore = wrap(lambda obs, past, knobs, noise: algo.explore(algo.predict(obs, past), knobs, noise))
-        self._exploit = wrap(lambda obs, past: algo.exploit(algo.predict(obs, past)))
-        self._learn = wrap(algo.learn)
-        self._learn_late = wrap(algo.learn_late)
+        self.fast_explore, self.fast_learn, self.fast_late = wrap(self.explore), wrap(algo.learn), wrap(algo.learn_late)
+        # on a CPU evaluation waits for its environments: not worth a compilation
+        self.fast_exploit = wrap(self.exploit) if device.type == "cuda" else self.exploit
 
     # ------------------------------------------------------------ acting
 
     @torch.no_grad()
     def sample(self, obs: Obs, past: Past, noise: Noise, at: Progress) -> Acted:
         """The training action of B slots."""
-        return self.leave(self._explore(self.enter(obs), past, self.knobs(at), noise))
+        explore = self.fast_explore if self.swap.on else self.explore
+        acted: Acted = explore(self.here(obs), past, self.knobs(at), noise)
+        return acted
 
     @torch.no_grad()
     def predict(self, obs: Obs, past: Past) -> Acted:
         """The evaluation action of B slots: deterministic."""
-        return self.leave(self._exploit(self.enter(obs), past))
+        acted: Acted = self.fast_exploit(self.here(obs), past)
+        return acted
 
-    def enter(self, obs: Obs) -> Obs:
-        """[B, ...] of any device -> [1, B, ...] here."""
-        return ops.map_tree(lambda x: x.to(self.device)[None], obs)
+    def explore(self, obs: Obs, past: Past, knobs: Knobs, noise: Noise) -> Acted:
+        return leave(self.algo.explore(self.algo.predict(enter(obs), past), knobs, noise))
 
-    def leave(self, acted: Acted) -> Acted:
-        action, extras = ops.map_tree(lambda x: x[0], (acted.action, acted.extras))
-        return Acted(action, extras, acted.memory)
+    def exploit(self, obs: Obs, past: Past) -> Acted:
+        return leave(self.algo.exploit(self.algo.predict(enter(obs), past)))
+
+    def here(self, obs: Obs) -> Obs:
+        """Observations on the agent's device; environments run on the CPU or there."""
+        return obs if self.device.type == "cpu" else ops.to_device(obs, self.device)
 
     def start(self, slots: int) -> Past:
         """The past of slots whose episodes are about to start."""
@@ -79,10 +84,14 @@ class Agent:
 
     def learn(self, mini: Any, noise: Noise, at: Progress) -> Update:
         """One update, and what follows it at intervals: the parts that learn more rarely, targets that are copied."""
-        update: Update = self._learn(mini, self.knobs(at), noise)
+        self.swap.look(at)
+        learn, learn_late = (
+            (self.fast_learn, self.fast_late) if self.swap.on else (self.algo.learn, self.algo.learn_late)
+        )
+        update: Update = learn(mini, self.knobs(at), noise)
         count, late, sync = at.opt_steps + 1, self.algo.late_every, self.algo.sync_every
         if late and count % late == 0:
-            update = update._replace(metrics={**update.metrics, **self._learn_late(mini, self.knobs(at), noise)})
+            update = update._replace(metrics={**update.metrics, **learn_late(mini, self.knobs(at), noise)})
         if sync and count % sync == 0:
             self.algo.sync_target()
         return update
@@ -129,9 +138,21 @@ class Agent:
 
     def state(self) -> State:
         parts = {name: part.state() for name, part in self.algo.parts().items()}
-        return join({**parts, "pinned": State({}, {"knobs": dict(self.pinned)})})
+        return join({**parts, "pinned": State({}, {"knobs": dict(self.pinned)}), "swap": self.swap.state()})
 
     def restore(self, state: State) -> None:
         for name, part in self.algo.parts().items():
             part.restore(under(state, name))
         self.pinned = dict(under(state, "pinned").scalars["knobs"])
+        self.swap.restore(under(state, "swap"))
+
+
+def enter(obs: Obs) -> Obs:
+    """[B, ...] -> [1, B, ...]: algorithms see time first."""
+    return ops.map_tree(lambda x: x[None], obs)
+
+
+def leave(acted: Acted) -> Acted:
+    """The moment that was acted in, without the time axis; memory keeps its own."""
+    action, extras = ops.map_tree(lambda x: x[0], (acted.action, acted.extras))
+    return Acted(action, extras, acted.memory)

@@ -7,13 +7,15 @@ import torch
 from ganglion.config import RunConfig
 from ganglion.core import Env, EnvSpec
 from ganglion.errors import UserError
-from ganglion.fast import wrapper
+from ganglion.fast import Swap, Wrap, can_compile, wrapper
 from ganglion.runtime.agent import Agent
 from ganglion.runtime.evaluator import Evaluator
 from ganglion.runtime.explorer import Explorer
 from ganglion.runtime.learner import Learner
 from ganglion.runtime.streams import derive
 from ganglion.runtime.trainer import Trainer
+
+LEAST = 30_000  # updates of a run that is worth compiling: some 20 s of compilation against a millisecond each
 
 
 def pick_device(name: str) -> torch.device:
@@ -33,7 +35,21 @@ def build_agent(cfg: RunConfig, spec: EnvSpec) -> Agent:
     with torch.random.fork_rng(), torch.device(device):
         torch.manual_seed(derive(cfg.run.seed, "model"))
         algo = cfg.algo.build(spec)
-    return Agent(algo, device, wrapper(cfg.run.fast))
+    return Agent(algo, device, *quicken(cfg, device))
+
+
+def quicken(cfg: RunConfig, device: torch.device) -> tuple[Wrap, Swap]:
+    """How act and learn are run, and from which opt step on."""
+    mode = cfg.run.fast
+    if mode == "graph" and device.type != "cuda":
+        raise UserError("run.fast: graph needs run.device=cuda. Accepted here: auto, eager, compile.")
+    if mode == "compile" and device.type == "cuda":
+        raise UserError("run.fast: compile is for run.device=cpu. Accepted here: auto, eager, graph.")
+    if mode == "auto" and device.type == "cuda":
+        return wrapper("graph"), Swap()
+    if mode == "auto" and can_compile():
+        return wrapper("compile"), Swap(cfg.run.swap, LEAST)
+    return wrapper("eager" if mode == "auto" else mode), Swap()
 
 
 def build_env(cfg: RunConfig, slots: int | None = None) -> Env:

@@ -20,6 +20,7 @@ import torch
 from ganglion.config import RunConfig, dump, load
 from ganglion.core import Command, Json, LogData, Past, State, Stop, join, under
 from ganglion.errors import UserError
+from ganglion.fast import Compiler
 from ganglion.record.atomic import write_file
 from ganglion.record.checkpoint import Checkpoints
 from ganglion.record.checkpoint import load as load_checkpoint
@@ -99,10 +100,13 @@ class Run:
         with held(self.folder):
             if not self.writers:
                 self.open_writers()
+            swap = self.trainer.learner.agent.swap
+            swap.compiler = Compiler(self.folder / "config.yaml", modules(self.cfg))
             events = compose(self.trainer(), self.evaluated, self.stopped, self.recorded, self.saved)
             try:
                 return (yield from events)
             finally:
+                swap.compiler.stop()
                 for writer in self.writers:
                     writer.close()
                 self.offset = self.written()
@@ -160,6 +164,12 @@ class Run:
         """Bytes of metrics that belong to this state."""
         file = self.folder / "metrics.jsonl"
         return file.stat().st_size if file.exists() else 0
+
+
+def modules(cfg: RunConfig) -> list[str]:
+    """The user's own modules that a config needs."""
+    names = {type(part).__module__ for part in (cfg.algo, cfg.env)}
+    return sorted(name for name in names if name != "__main__" and not name.startswith("ganglion."))
 
 
 def unused(folder: Path) -> Path:

@@ -12,6 +12,7 @@ from ganglion import ops, registry
 from ganglion.core import Progress, State
 from ganglion.errors import UserError
 from ganglion.fast import wrapper
+from ganglion.runtime.agent import enter
 from tests.contract.worlds import CASES, Bench, Case
 
 each = pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
@@ -136,7 +137,7 @@ def test_act_and_learn_never_wait_for_the_device(case: Case):
     bench, mini, noise, at = learnable(case)
     knobs = bench.agent.knobs(at)
     step, past = bench.explorer.now
-    obs = bench.agent.enter(step.obs)
+    obs = enter(step.obs)
     acting = bench.explorer.stream.noise(bench.agent.draws.explore, 1, case.slots)
     with NoSync():
         with torch.no_grad():

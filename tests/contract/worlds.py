@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ganglion import registry
+from ganglion import ops, registry
 from ganglion.core import (
     Box,
     Composite,
@@ -63,6 +63,7 @@ class RandomWorld:
         return self.now
 
     def step(self, action: Any) -> Step:
+        action = ops.to_device(action, CPU)
         self.check(self.spec.action, action)
         self.check_legal(action)
         slots, alive = self.spec.slots, self.now.valid
@@ -163,15 +164,15 @@ CASES = [
 class Bench:
     """An algorithm with everything around it, in a made-up world."""
 
-    def __init__(self, case: Case, seed: int = 0, wrap: Any = lambda f: f) -> None:
+    def __init__(self, case: Case, seed: int = 0, wrap: Any = lambda f: f, device: torch.device = CPU) -> None:
         cfg = registry.lookup("algo", case.algo).model_validate(case.settings)
         spec = case.spec()
-        with torch.random.fork_rng():
+        with torch.random.fork_rng(), device:
             torch.manual_seed(seed)
             self.algo = cfg.build(spec)
-        self.agent = Agent(self.algo, CPU, wrap)
+        self.agent = Agent(self.algo, device, wrap)
         recipe = cfg.recipe()
-        self.learner = Learner(self.agent, recipe.buffer(spec, CPU), recipe.limiter.build(), seed)
+        self.learner = Learner(self.agent, recipe.buffer(spec, device), recipe.limiter.build(), seed)
         self.explorer = Explorer(self.agent, RandomWorld(spec), recipe.processor.build(), self.learner, seed)
 
     def train(self, updates: int, at: Any) -> Any:

@@ -9,6 +9,7 @@ import torch
 
 from ganglion.config import RunConfig
 from ganglion.core import Past
+from ganglion.runtime.agent import enter
 from ganglion.runtime.build import build
 from ganglion.runtime.trainer import Trainer
 
@@ -128,7 +129,7 @@ def test_a_time_limit_is_no_ending(algo):
     trainer = trained(algo, {"id": "truncation", "limit": 8, "continuous": algo["kind"] in REAL}, 5_000, 0)
     agent = trainer.learner.agent
     step, _ = trainer.explorer.now
-    obs, past = agent.enter(step.obs), agent.start(16)
+    obs, past = enter(step.obs), agent.start(16)
     with torch.no_grad():
         if algo["kind"] in REAL:
             acted = agent.predict(step.obs, past).action

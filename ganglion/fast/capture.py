@@ -1,0 +1,73 @@
+"""A whole `act` or `learn` as one CUDA graph: recorded once, then replayed with a single launch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+Fn = Callable[..., Any]
+WARM = 2  # calls run eagerly first: libraries and allocators settle outside the recording
+
+
+class Recording:
+    """A graph of one call: the tensors it reads, and what it gave."""
+
+    def __init__(self, fn: Fn, leaves: list[Tensor], tree: Any) -> None:
+        self.read = [x if x.dim() == 0 else x.clone() for x in leaves]  # scalars are knobs, which change in place
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            self.gave = fn(*tree_unflatten(self.read, tree))
+
+    def __call__(self, leaves: list[Tensor]) -> Any:
+        new = [(kept, x) for kept, x in zip(self.read, leaves, strict=True) if kept.data_ptr() != x.data_ptr()]
+        if new:
+            torch._foreach_copy_([kept for kept, _ in new], [x for _, x in new])
+        self.graph.replay()
+        return kept(self.gave)
+
+
+class Captured:
+    """A function as CUDA graphs, one for each set of shapes it is called with.
+
+    What it changes, it changes in place: the graph holds the tensors of the model, its targets and optimisers.
+    """
+
+    def __init__(self, fn: Fn) -> None:
+        self.fn = fn
+        self.recordings: dict[Any, Recording] = {}
+        self.calls: dict[Any, int] = {}
+
+    def __call__(self, *args: Any) -> Any:
+        leaves, tree = tree_flatten(args)
+        key = (torch.is_grad_enabled(), *((x.shape, x.dtype) for x in leaves))
+        recording = self.recordings.get(key)
+        if recording is None:
+            self.calls[key] = calls = self.calls.get(key, 0) + 1
+            if calls <= WARM:
+                return aside(self.fn, args)
+            recording = self.recordings[key] = Recording(self.fn, leaves, tree)
+        return recording(leaves)
+
+
+def aside(fn: Fn, args: tuple[Any, ...]) -> Any:
+    """An eager call on another stream, as what is recorded later will run."""
+    here, there = torch.cuda.current_stream(), torch.cuda.Stream()
+    there.wait_stream(here)
+    with torch.cuda.stream(there):
+        gave = fn(*args)
+    here.wait_stream(there)
+    return gave
+
+
+def kept(gave: Any) -> Any:
+    """Outputs that the next replay will not overwrite; the many scalars of an update in one operation."""
+    leaves, tree = tree_flatten(gave)
+    scalars = [x for x in leaves if x.dim() == 0 and x.dtype == torch.float32]
+    fresh = iter(torch.stack(scalars).unbind() if scalars else ())
+    return tree_unflatten(
+        [next(fresh) if x.dim() == 0 and x.dtype == torch.float32 else x.clone() for x in leaves], tree
+    )

@@ -1,0 +1,21 @@
+"""Acting and learning as CUDA graphs: the same numbers as without, for every algorithm."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from ganglion.core import Progress
+from ganglion.fast import wrapper
+from tests.contract.worlds import CASES, Bench, Case
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+def test_captured_is_eager_after_50_updates(case: Case):
+    device = torch.device("cuda")
+    eager, captured = (Bench(case, wrap=wrapper(mode), device=device) for mode in ("eager", "graph"))
+    a, b = eager.train(50, Progress()), captured.train(50, Progress())
+    assert a == b
+    for name, value in eager.parameters().items():
+        assert torch.allclose(value, captured.parameters()[name], rtol=1e-4, atol=1e-5), name

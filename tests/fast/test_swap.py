@@ -1,0 +1,133 @@
+"""When compiled functions take over: by counters alone, in the same place after a resume."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import ganglion
+from ganglion.core import Progress, State
+from ganglion.errors import UserError
+from ganglion.fast import Compiler, Swap
+from ganglion.fast.compile import Compiled
+from ganglion.runtime.build import build
+from ganglion.runtime.run import Run
+
+TINY = ["algo=dqn", "env={kind: toy, id: identity}", "train.budget=4k steps", "run.device=cpu",
+        "algo.replay.capacity=2000", "algo.limiter={warmup: 100, opt_interval: 8}", "algo.net.hidden=[8]",
+        "algo.replay.batch=16", "eval=never", "log=[]"]  # fmt: skip
+
+
+def looked(swap: Swap, updates: int, total: int) -> list[int]:
+    """The opt steps at which the fast form was on, of a run of `total` updates."""
+    on = []
+    for done in range(updates):
+        swap.look(Progress(opt_steps=done, fraction=max(done, 1) / total))
+        if swap.on:
+            on.append(done)
+    return on
+
+
+def test_takes_over_at_its_step_where_the_run_is_long_enough():
+    assert looked(Swap(10, 100), 14, total=100) == [10, 11, 12, 13]
+    assert looked(Swap(10, 101), 14, total=100) == []
+    assert looked(Swap(), 3, total=1) == [0, 1, 2]
+
+
+def test_a_restored_swap_stays_in_the_form_it_was_in():
+    swap = Swap(10, 100)
+    looked(swap, 12, total=100)
+    again = Swap(10, 100)
+    again.restore(swap.state())
+    assert again.on
+    late = Swap(10, 100)
+    late.restore(State({}, {"on": False}))
+    late.look(Progress(opt_steps=11, fraction=0.5))
+    assert not late.on, "what was not worth it then is not started in the middle"
+
+
+def test_the_compiler_is_started_ahead_and_waited_for(tmp_path: Path):
+    told: list[str] = []
+
+    class Fake(Compiler):
+        def start(self) -> None:
+            told.append(f"start {at}")
+
+        def wait(self) -> None:
+            told.append(f"wait {at}")
+
+    swap = Swap(8, 0)
+    swap.compiler = Fake(tmp_path / "config.yaml")
+    for at in range(12):
+        swap.look(Progress(opt_steps=at, fraction=(at + 1) / 100))
+    assert told == ["start 2", "wait 8"]
+
+
+def test_what_cannot_be_compiled_runs_eagerly_and_says_so_once(caplog: pytest.LogCaptureFixture):
+    def branches(x: torch.Tensor) -> torch.Tensor:
+        return x + 1 if float(x) > 0 else x - 1
+
+    quick = Compiled(branches)
+    with caplog.at_level(logging.WARNING):
+        assert float(quick(torch.tensor(2.0))) == 3 and float(quick(torch.tensor(-2.0))) == -3
+    assert [r.message for r in caplog.records if "running eagerly" in r.message].__len__() == 1
+
+
+def test_a_compiled_function_refuses_other_shapes():
+    quick = Compiled(lambda x: (x * 2).sum(0))
+    assert torch.equal(quick(torch.ones(3, 2)), torch.full((2,), 6.0))
+    with pytest.raises((AssertionError, RuntimeError)):
+        quick(torch.ones(4, 2))
+
+
+def hashes(run: Run) -> dict[str, bytes]:
+    return {name: tensor.numpy().tobytes() for name, tensor in run.trainer.state().tensors.items()}
+
+
+def swapping(folder: Path) -> Run:
+    """A run that goes over at its 20th update."""
+    cfg = ganglion.load_config(None, [*TINY, f"run.dir={folder}", "run.fast=auto", "run.swap=20"])
+    run = Run.create(cfg)
+    run.trainer.learner.agent.swap.least = 0
+    return run
+
+
+def test_a_run_that_compiles_repeats_and_resumes_bit_for_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Compiler, "start", lambda self: None)  # as where it has failed: compiled in this process
+    whole = swapping(tmp_path / "whole")
+    for _ in whole:
+        pass
+    assert whole.trainer.learner.agent.swap.on
+    cut = swapping(tmp_path / "cut")
+    stream = cut.stream()
+    for log in stream:
+        if log.at.opt_steps >= 60:
+            stream.close()
+            break
+    cut.save()
+    resumed = Run.open(tmp_path / "cut")
+    assert resumed.trainer.learner.agent.swap.on
+    for _ in resumed:
+        pass
+    assert hashes(whole) == hashes(resumed)
+
+
+def test_the_other_process_compiles_what_the_config_says(tmp_path: Path):
+    cfg = ganglion.load_config(None, TINY)
+    (tmp_path / "config.yaml").write_text(ganglion.config.dump(cfg))
+    cache = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
+    command = [sys.executable, "-m", "ganglion.runtime.precompile", str(tmp_path / "config.yaml")]
+    subprocess.run(command, check=True, env={**os.environ, **cache}, timeout=300)
+    assert list((tmp_path / "cache").rglob("*.cpp")), "nothing was compiled"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="graphs need a GPU, and there is one")
+def test_graphs_without_a_gpu_are_bad_input():
+    with pytest.raises(UserError, match=r"run\.fast: graph needs run\.device=cuda"):
+        build(ganglion.load_config(None, [*TINY, "run.fast=graph"]))
