@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field, field_validator
 
 from ganglion.config import EnvConfig, register
-from ganglion.errors import UserError, nearest
+from ganglion.errors import UserError
 
 if TYPE_CHECKING:  # what follows is imported where it is used, so that reading a config stays quick
     import gymnasium
@@ -25,7 +25,6 @@ OWN = {  # options of gymnasium.make that have a setting of their own
     "vector_kwargs": "nothing: it is not needed",
     "wrappers": "nothing: wrap in Python",
 }
-EXTRAS = {"box2d": "box2d", "mujoco": "mujoco", "ale_py": "atari"}  # in an entry point -> our extra
 
 
 class ShapedConfig(EnvConfig):
@@ -86,6 +85,7 @@ class GymConfig(ShapedConfig):
 
     def build(self, slots: int | None = None, device: str = "cpu", render: bool = False) -> Env:
         from ganglion.envs.gym import GymEnv
+        from ganglion.envs.making import find_spec, make_one
 
         spec = find_spec(self.id)
         if self.vector:
@@ -102,6 +102,7 @@ class GymConfig(ShapedConfig):
     def _vector(self, spec: GymSpec, slots: int, device: str, render: bool) -> Env:
         import gymnasium
 
+        from ganglion.envs.making import explained
         from ganglion.envs.vector import VectorGymEnv
 
         if spec.vector_entry_point is None:
@@ -116,67 +117,6 @@ class GymConfig(ShapedConfig):
         except Exception as error:
             raise explained(spec, error) from error
         return VectorGymEnv(env, self.id, device)
-
-
-def find_spec(name: str) -> GymSpec:
-    """What gymnasium has registered under a name."""
-    import gymnasium
-
-    if name not in gymnasium.registry:
-        _register_atari(name)
-    try:
-        return gymnasium.spec(name)
-    except gymnasium.error.Error as error:
-        close = nearest(name, gymnasium.registry)
-        raise UserError(
-            f"env.id: gymnasium has no environment {name!r}.{close} "
-            "Accepted: a registered id; environments of your own need --import MODULE."
-        ) from error
-
-
-def _register_atari(name: str) -> None:
-    """ALE's ids are known once its package is imported, which gymnasium does not do by itself."""
-    import gymnasium
-
-    try:
-        import ale_py
-    except ImportError as error:
-        if name.startswith("ALE/"):
-            raise UserError(f'env.id: {name} needs the Atari extra. Try pip install "ganglion[atari]"') from error
-    else:
-        gymnasium.register_envs(ale_py)
-
-
-def make_one(spec: GymSpec, options: Mapping[str, Any], render: bool) -> gymnasium.Env[Any, Any]:
-    """One environment without the wrappers whose work the slots do themselves: step order, checks, time limit."""
-    import copy
-
-    import gymnasium
-
-    spec = copy.deepcopy(spec)
-    spec.order_enforce = False
-    extra = {"render_mode": "rgb_array"} if render else {}
-    try:
-        return gymnasium.make(spec, max_episode_steps=-1, disable_env_checker=True, **options, **extra)
-    except Exception as error:
-        raise explained(spec, error) from error
-
-
-def explained(spec: GymSpec, error: Exception) -> Exception:
-    """Why an environment could not be made, where a user can help it; else the error itself."""
-    import gymnasium
-
-    if isinstance(error, (gymnasium.error.DependencyNotInstalled, ImportError)):
-        extra = next((ours for part, ours in EXTRAS.items() if part in str(spec.entry_point)), None)
-        remedy = f' Try pip install "ganglion[{extra}]".' if extra else ""
-        return UserError(
-            f"env.id: {spec.id} needs a package that is not installed ({error.__cause__ or error}).{remedy}"
-        )
-    if isinstance(error, gymnasium.error.Error):
-        return UserError(f"env.id: {spec.id}: {error}")
-    if isinstance(error, TypeError) and "keyword argument" in str(error):
-        return UserError(f"env.options: {str(error).split(' was raised')[0]} ({spec.id})")
-    return error
 
 
 # ------------------------------------------------------------ made of tensors
