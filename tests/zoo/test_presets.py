@@ -62,6 +62,8 @@ def test_makes_its_first_steps(name: str, tmp_path: Path) -> None:
     config = load(name)
     if getattr(config.env, "id", "").startswith("LunarLander"):
         pytest.importorskip("Box2D")
+    if getattr(config.env, "id", "").startswith("HalfCheetah"):
+        pytest.importorskip("mujoco")
     quiet = ["log.writers=[]", "train.target=null", "eval=never", "save=never"]
     config = load(name, [f"run.dir={tmp_path / 'run'}", "run.device=cpu", *quiet])
     assert isinstance(config, RunConfig)
