@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ganglion.core import Action, Composite, EnvSpec, Episode, Json, Promise, Space, State, Step
+from ganglion.core import Action, Composite, EnvSpec, Episode, Json, Obs, Promise, Space, State, Step
 from ganglion.envs.arrays import MASK, Array, leaves
 from ganglion.envs.slots import Slots
 from ganglion.envs.spaces import Actions, from_gym, grow, mask_space, send
@@ -63,6 +63,7 @@ class GymEnv:
         self.promise = promise
         self._device = torch.device(device)
         self._leaves = leaves(envs[0].observation_space)
+        self._plain = len(self._leaves) == 1 and not self._leaves[0].path  # one array, no tree
         self._actions = Actions(envs[0].action_space)
         masked = _mask_size(envs[0], masks)
         self.slots = Slots(envs, masked, time_limit)
@@ -85,20 +86,16 @@ class GymEnv:
 
     def _step(self) -> Step:
         """What the slots hold now, in tensors of its own."""
-        slots = self.slots
-        obs = grow(self._leaves, [torch.from_numpy(array.copy()) for array in slots.obs])
+        slots, tensor = self.slots, torch.from_numpy
+        if self._plain:
+            obs: Obs = tensor(slots.obs[0].copy())
+        else:
+            obs = grow(self._leaves, [tensor(array.copy()) for array in slots.obs])
         if slots.masks.shape[1]:
-            obs = {"obs": obs, MASK: torch.from_numpy(slots.masks.copy())}
-        return send(
-            Step(
-                obs,
-                torch.from_numpy(slots.reward.astype(np.float32)),
-                torch.from_numpy(slots.terminated.copy()),
-                torch.from_numpy(slots.truncated.copy()),
-                torch.from_numpy(slots.valid.copy()),
-            ),
-            self._device,
-        )
+            obs = {"obs": obs, MASK: tensor(slots.masks.copy())}
+        reward = tensor(slots.reward.astype(np.float32))
+        ends = tensor(slots.terminated.copy()), tensor(slots.truncated.copy())
+        return send(Step(obs, reward, *ends, tensor(slots.valid.copy())), self._device)
 
     def episodes(self) -> list[Episode]:
         return [Episode(*finished) for finished in self.slots.drain()]

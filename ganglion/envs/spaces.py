@@ -118,8 +118,8 @@ class Actions:
 
     def columns(self, action: Action) -> list[Array]:
         """The action's leaves, [B, ...] each, in memory of their own: what a log keeps."""
-        if self._plain:
-            return [_copy(action)]
+        if self._plain:  # numbers one by one: for a few slots cheaper than an array that shares memory, then a copy
+            return [np.array(action.tolist(), np.int64)]
         return [_copy(_pick(action, leaf.path)) for leaf in self.leaves]
 
     def outward(self, columns: Sequence[Array]) -> list[Array]:
