@@ -61,21 +61,39 @@ class Outcome(NamedTuple):
 # ------------------------------------------------------------ the side that is asked
 
 
-def serve(work: Callable[[int], Counts]) -> None:
-    """A worker's whole main: says it is ready, then answers requests until its input ends.
+class Desk:
+    """A worker's end of the pipe, for a program that pauses in the middle of its own loop; most call `serve`.
 
-    `work(n)` does n units and returns what it counted. Whatever it prints goes to stderr; answers have stdout alone.
+    Answers have the real stdout alone: whatever else is printed goes to stderr from now on.
     """
-    answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)
-    answers.write("ready\n")
-    for line in sys.stdin:
+
+    def __init__(self) -> None:
+        self._answers = os.fdopen(os.dup(1), "w", buffering=1)
+        os.dup2(2, 1)
+
+    def ready(self) -> None:
+        self._answers.write("ready\n")
+
+    def request(self) -> int | None:
+        """The next n to do; None: nobody asks any more."""
+        line = sys.stdin.readline()
         verb, _, count = line.strip().partition(" ")
-        if verb != "run":
+        if line and verb != "run":
             raise ValueError(f"a request is `run <n>`, not {line!r}")
+        return int(count) if line else None
+
+    def answer(self, seconds: float, counts: Counts) -> None:
+        self._answers.write(json.dumps({"seconds": seconds, "counts": dict(counts)}) + "\n")
+
+
+def serve(work: Callable[[int], Counts]) -> None:
+    """A worker's whole main: says it is ready, then answers requests; `work(n)` does n units and says what it counted."""
+    desk = Desk()
+    desk.ready()
+    while (n := desk.request()) is not None:
         began = time.perf_counter()
-        counts = work(int(count))
-        answers.write(json.dumps({"seconds": time.perf_counter() - began, "counts": dict(counts)}) + "\n")
+        counts = work(n)
+        desk.answer(time.perf_counter() - began, counts)
 
 
 # ------------------------------------------------------------ the side that asks
@@ -134,8 +152,13 @@ class Worker:
         return line.strip()
 
 
-def compare(a: Worker, b: Worker, n: int | tuple[int, int], pairs: int = 6, unit: str = "env_steps") -> Outcome:
-    """Runs both in turns, A B B A. `n` is the work of one turn (of A and of B where it is a pair)."""
+def compare(
+    a: Worker, b: Worker, n: int | tuple[int, int], pairs: int = 6, unit: str = "env_steps", within: float = 0.02
+) -> Outcome:
+    """Runs both in turns, A B B A. `n` is the work of one turn (of A and of B where it is a pair).
+
+    Raises unless both counted as much of everything per unit, up to the fraction `within`.
+    """
     of_a, of_b = n if isinstance(n, tuple) else (n, n)
     ones, twos = [], []
     for pair in range(pairs):
@@ -143,7 +166,7 @@ def compare(a: Worker, b: Worker, n: int | tuple[int, int], pairs: int = 6, unit
             (ones if first else twos).append(a.run(of_a) if first else b.run(of_b))
     rates_a, rates_b = ([x.counts[unit] / x.seconds for x in answers] for answers in (ones, twos))
     ratios = tuple(x / y for x, y in zip(rates_a, rates_b, strict=True))
-    same_work(total(ones), total(twos), unit)
+    same_work(total(ones), total(twos), unit, within)
     return Outcome(median(rates_a), median(rates_b), ratio(ratios), ratios)
 
 
