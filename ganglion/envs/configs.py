@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field, field_validator
 
 from ganglion.config import EnvConfig, register
-from ganglion.errors import UserError
+from ganglion.errors import UserError, nearest
 
 if TYPE_CHECKING:  # what follows is imported where it is used, so that reading a config stays quick
     import gymnasium
@@ -23,7 +23,7 @@ OWN = {  # options of gymnasium.make that have a setting of their own
     "vectorization_mode": "env.vector",
     "disable_env_checker": "nothing: it is always off",
     "vector_kwargs": "nothing: it is not needed",
-    "wrappers": "nothing: wrap in Python",
+    "wrappers": "env.wrappers",
 }
 
 
@@ -65,6 +65,7 @@ class GymConfig(ShapedConfig):
     id: str = Field(min_length=1, max_length=200)
     options: Mapping[str, Any] = Field(default_factory=dict)  # given to the environment's own constructor
     vector: bool = False  # the vectorised version the environment ships
+    wrappers: tuple[str | Mapping[str, Any], ...] = ()  # named wrappers around each slot, innermost first
     masks: bool | None = None  # info["action_mask"] is the action mask; None: where a first reset has it
     resume: Literal["replay", "restart"] = "replay"  # restart: for what does not repeat under a seed
 
@@ -83,11 +84,40 @@ class GymConfig(ShapedConfig):
                 raise ValueError(f"{name} is set by {OWN[name]}")
         return options
 
+    @field_validator("wrappers")
+    @classmethod
+    def _named(cls, wrappers: tuple[str | Mapping[str, Any], ...]) -> tuple[str | Mapping[str, Any], ...]:
+        from ganglion.envs.wrapping import WRAPPERS
+
+        for one in wrappers:
+            name = one if isinstance(one, str) else next(iter(one), "")
+            if name not in WRAPPERS or (not isinstance(one, str) and len(one) != 1):
+                close = nearest(name, WRAPPERS)
+                raise ValueError(
+                    f"should be names, or names with a setting ({{noop: 30}}), of {', '.join(WRAPPERS)}.{close}"
+                )
+        return wrappers
+
+    # What is made and how: kinds of their own (atari) say it differently, and the rest is the same.
+
+    def registered(self) -> str:
+        """The id gymnasium knows."""
+        return self.id
+
+    def made_with(self) -> dict[str, Any]:
+        """What the environment's constructor is given."""
+        return dict(self.options)
+
+    def layers(self) -> list[list[Any]]:
+        """The wrappers around each slot, in plain values: [name, setting], innermost first."""
+        return [[one] if isinstance(one, str) else list(next(iter(one.items()))) for one in self.wrappers]
+
     def build(self, slots: int | None = None, device: str = "cpu", render: bool = False) -> Env:
         from ganglion.envs.gym import GymEnv
         from ganglion.envs.making import find_spec, make_one
+        from ganglion.envs.wrapping import wrapped
 
-        spec = find_spec(self.id)
+        spec = find_spec(self.registered())
         if self.vector:
             return self.shape(self._vector(spec, slots or self.slots, device, render))
         limit = self.time_limit or spec.max_episode_steps or 0
@@ -95,7 +125,7 @@ class GymConfig(ShapedConfig):
         promise = "restart" if spec.nondeterministic else self.resume
 
         def make(slot: int) -> gymnasium.Env[Any, Any]:
-            return make_one(spec, self.options, render and slot == 0)
+            return wrapped(make_one(spec, self.made_with(), render and slot == 0), self.layers())
 
         return self.shape(GymEnv(make, slots or self.slots, self.id, device, masks, promise, limit))
 
@@ -107,7 +137,9 @@ class GymConfig(ShapedConfig):
 
         if spec.vector_entry_point is None:
             raise UserError(f"env.vector: {self.id} ships no vectorised version; set it to false")
-        extra: dict[str, Any] = dict(self.options)
+        if self.wrappers:
+            raise UserError("env.wrappers: they go around single environments; set env.vector to false")
+        extra = self.made_with()
         if self.time_limit is not None:
             extra["max_episode_steps"] = self.time_limit
         if render:

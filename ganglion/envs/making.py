@@ -13,18 +13,20 @@ from typing import TYPE_CHECKING, Any
 
 import gymnasium
 
+from ganglion.envs.wrapping import wrapped
 from ganglion.errors import UserError, nearest
 
 if TYPE_CHECKING:
     from gymnasium.envs.registration import EnvSpec as GymSpec
 
-EXTRAS = {"box2d": "box2d", "mujoco": "mujoco", "ale_py": "atari"}  # in an entry point -> our extra
+EXTRAS = {"box2d": "box2d", "mujoco": "mujoco", "ale_py": "atari", "minigrid": "minigrid"}  # entry point -> our extra
+FAMILIES = {"ALE/": "ale_py", "MiniGrid-": "minigrid", "BabyAI-": "minigrid", "MinAtar/": "minatar"}  # id -> package
 
 
 def find_spec(name: str) -> GymSpec:
     """What gymnasium has registered under a name."""
     if name not in gymnasium.registry:
-        _register_atari(name)
+        _register(name)
     try:
         return gymnasium.spec(name)
     except gymnasium.error.Error as error:
@@ -35,15 +37,21 @@ def find_spec(name: str) -> GymSpec:
         ) from error
 
 
-def _register_atari(name: str) -> None:
-    """ALE's ids are known once its package is imported, which gymnasium does not do by itself."""
+def _register(name: str) -> None:
+    """Some ids are known once their package is imported, which gymnasium does not do by itself."""
+    named = [package for start, package in FAMILIES.items() if name.startswith(start)]
+    package = named[0] if named else "ale_py"  # it also has ids without a family: PongNoFrameskip-v4
     try:
-        import ale_py
+        module = importlib.import_module(package)
     except ImportError as error:
-        if name.startswith("ALE/"):
-            raise UserError(f'env.id: {name} needs the Atari extra. Try pip install "ganglion[atari]"') from error
+        if named:
+            extra = EXTRAS.get(package, package)
+            raise UserError(f'env.id: {name} needs a package. Try pip install "ganglion[{extra}]"') from error
+        return
+    if package == "minatar":
+        importlib.import_module("ganglion.envs.grids").register_minatar()
     else:
-        gymnasium.register_envs(ale_py)
+        gymnasium.register_envs(module)
 
 
 def make_one(spec: GymSpec, options: Mapping[str, Any], render: bool) -> gymnasium.Env[Any, Any]:
@@ -76,12 +84,19 @@ def explained(spec: GymSpec, error: Exception) -> Exception:
 
 
 def gym_slot(
-    slot: int, spec: str, options: Mapping[str, Any], per_slot: Sequence[Mapping[str, Any]] = ()
+    slot: int,
+    spec: str,
+    options: Mapping[str, Any],
+    per_slot: Sequence[Mapping[str, Any]] = (),
+    layers: Sequence[Sequence[Any]] = (),
 ) -> gymnasium.Env[Any, Any]:
-    """One slot's environment from a registered spec as JSON; `per_slot` options take turns over the slots."""
+    """One slot's environment from a registered spec as JSON, in these named wrappers.
+
+    `per_slot` options take turns over the slots.
+    """
     from gymnasium.envs.registration import EnvSpec
 
-    return make_one(EnvSpec.from_json(spec), options_of(slot, options, per_slot), False)
+    return wrapped(make_one(EnvSpec.from_json(spec), options_of(slot, options, per_slot), False), layers)
 
 
 def options_of(slot: int, options: Mapping[str, Any], per_slot: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
