@@ -26,6 +26,7 @@ TABLE: dict[str, dict[str, str]] = {
     },
     "env": {
         "gym": "ganglion.envs.configs",
+        "atari": "ganglion.envs.arcade",
         "torch": "ganglion.envs.configs",
         "toy": "ganglion.envs.configs",
     },
