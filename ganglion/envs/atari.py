@@ -43,9 +43,10 @@ class Rewind(Layer):
 
     def __init__(self, env: Env) -> None:
         super().__init__(env)
-        self.game: Any = env.unwrapped
+        game: Any = env.unwrapped
+        self.game = game
         self.first, _ = env.reset(seed=0)
-        self.saved = self.game.ale.cloneState(include_rng=True)
+        self.saved = game.ale.cloneState(include_rng=True)
 
     def start(self, seed: int | None) -> Started:
         if seed is not None:
@@ -105,14 +106,15 @@ class SkipMax(Layer):
         game: Any = env.unwrapped
         plain = all(isinstance(x, (Rewind, Sticky, NoopStart)) for x in below)
         quick = plain and type(game).__module__ == "ale_py.env" and game._frameskip == 1 and not game.continuous
-        self.game = game if quick else None
+        self.game: Any = game if quick else None
         self.sticky = next((x for x in below if isinstance(x, Sticky)), None)
 
     def step(self, action: Any) -> Stepped:
         return self._step_any(action) if self.game is None else self._step_quick(action)
 
     def _step_any(self, action: Any) -> Stepped:
-        total, frames, terminated, truncated, info = 0.0, [], False, False, {}
+        total, frames = 0.0, []
+        terminated, truncated, info = False, False, dict[str, Any]()
         for _ in range(self.count):
             obs, reward, terminated, truncated, info = self.env.step(action)
             frames.append(obs)
@@ -215,7 +217,7 @@ class Warp(Layer):
 
 def layers(env: Env) -> list[Env]:
     """The wrappers around an environment, outermost first."""
-    found = []
+    found: list[Env] = []
     while isinstance(env, gymnasium.Wrapper):
         found.append(env)
         env = env.env
