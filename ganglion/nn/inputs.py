@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ganglion.core import Box, Composite, Discrete, MultiBinary, MultiDiscrete, Obs, Space
-
+from ganglion.nn.layers import Init
 
 IMAGE = 36  # pixels a side that Mnih et al.'s convolutions need; what is smaller is a grid
 
@@ -80,9 +80,14 @@ def image_spaces(space: Space, least: int = IMAGE) -> list[Box]:
     return [space] if isinstance(space, Box) and is_image(space, least) else []
 
 
-def view(space: Box) -> Pixels | Cells:
+def view(space: Box, init: Init) -> Pixels | Cells:
     """The convolutions for an image or a grid."""
-    return Pixels(space.shape) if is_image(space) else Cells(space)
+    made = Pixels(space.shape) if is_image(space) else Cells(space)
+    for layer in made.modules():
+        if isinstance(layer, nn.Conv2d) and init == "orthogonal":
+            nn.init.orthogonal_(layer.weight, 2**0.5)
+            nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
+    return made
 
 
 class Pixels(nn.Module):

@@ -19,7 +19,7 @@ Size = Annotated[int, Field(ge=1, le=65_536)]  # units of a layer
 
 @register("net", "mlp")
 class MLPConfig(NetConfig):
-    """Perceptrons over flat observations; images of 36 x 36 and more pass through convolutions first, grids if asked."""
+    """Perceptrons over flat observations; images of 36 x 36 and more pass through convolutions, grids on request."""
 
     hidden: tuple[Size, ...] = (64, 64)
     activation: Activation = "relu"
@@ -47,7 +47,7 @@ class Encoder(nn.Module):
         super().__init__()
         self.least = 5 if net.grid == "conv" else IMAGE  # pixels a side that convolutions read
         self.space, self.flat = space, flat_size(space, self.least)
-        self.pixels = nn.ModuleList(view(part) for part in image_spaces(space, self.least))
+        self.pixels = nn.ModuleList(view(part, net.init) for part in image_spaces(space, self.least))
         self.norm = ObsNormaliser(self.flat) if net.normalise and self.flat else None
         size = self.flat + sum(part.out for part in self.pixels)  # type: ignore[misc]
         self.cell: nn.LSTMCell | nn.GRUCell | None = None
