@@ -62,25 +62,23 @@ class AtariConfig(GymConfig):
 
     def _vector(self, spec: GymSpec, slots: int, device: str, render: bool) -> Env:
         """ALE's own: its threads do what the wrappers do, all but the stack, which is ours."""
-        from ale_py.vector_env import AtariVectorEnv
+        from ganglion.envs.ale import build
 
-        from ganglion.envs.vector import VectorGymEnv
-
-        env = AtariVectorEnv(
-            self.id,
-            slots,
-            stack_num=1,
-            frameskip=self.skip,
-            maxpool=self.skip > 1,
-            img_height=self.size,
-            img_width=self.size,
-            noop_max=self.noop,
-            episodic_life=self.life,
-            reward_clipping=False,
-            use_fire_reset=self.fire,
-            repeat_action_probability=self.sticky,
-            full_action_space=self.full_actions,
-            max_num_frames_per_episode=self.frames,
-            **self.options,
-        )
-        return VectorGymEnv(env, self.id, device)
+        if self.wrappers or render:
+            why = "the wrappers go around single environments" if self.wrappers else "it cannot be drawn"
+            raise UserError(f"env.vector: {why}; set it to false")
+        settings = {
+            "stack_num": 1,
+            "frameskip": self.skip,
+            "maxpool": self.skip > 1,
+            "img_height": self.size,
+            "img_width": self.size,
+            "noop_max": self.noop,
+            "life_loss_info": self.life,
+            "reward_clipping": False,
+            "use_fire_reset": self.fire,
+            "repeat_action_probability": self.sticky,
+            "full_action_space": self.full_actions,
+            "max_num_frames_per_episode": self.frames,
+        }
+        return build(self.id, slots, {**settings, **self.options}, device)

@@ -63,6 +63,7 @@ class VectorGymEnv:
         self.obs: list[Array] = []  # what the slots saw last
         self.ended = np.zeros(slots, np.bool_)
         self.cut = np.zeros(slots, np.bool_)  # lost in a restart: the next step says they were truncated
+        self.goes_on = np.zeros(slots, np.bool_)  # ended inside a game that goes on: scores are of whole games
         self.episode = np.zeros(slots, np.int64)
         self.length = np.zeros(slots, np.int64)
         self.total = np.zeros(slots)
@@ -81,11 +82,12 @@ class VectorGymEnv:
 
     def step(self, action: Action) -> Step:
         before, lost, masks = self.ended, self.cut, self.masks.copy()
-        self.episode += before
+        fresh = before & ~self.goes_on  # slots whose next game starts now
+        self.episode += fresh
         if self.mode is AutoresetMode.DISABLED and before.any():
             self._reset_slots(before)
         obs, reward, terminated, truncated, info = self.env.step(self._actions.batched(self._actions.columns(action)))
-        rows, reward = self._rows(obs), np.where(before | lost, 0.0, reward)
+        rows, scored = self._rows(obs), np.where(fresh | lost, 0.0, reward)
         self._take_masks(info)
         terminated, truncated = np.array(terminated, np.bool_), np.array(truncated, np.bool_)
         if self.masked or self.mode is AutoresetMode.SAME_STEP:  # slots that were to reset: what ended was not seen
@@ -98,8 +100,9 @@ class VectorGymEnv:
             rows, terminated, truncated = _blend(lost, self.obs, rows), terminated & ~lost, truncated | lost
             self.masks[lost] = masks[lost]
         self.obs, self.ended, self.cut = rows, terminated | truncated, np.zeros_like(lost)
-        self._account(before, lost, reward, info)
-        return self._step(reward, terminated, truncated)
+        self.goes_on = self._unfinished(terminated, info) & ~lost
+        self._account(fresh, lost, scored, info)
+        return self._step(np.where(before, 0.0, scored), terminated, truncated)
 
     def episodes(self) -> list[Episode]:
         finished, self.finished = self.finished, []
@@ -139,6 +142,10 @@ class VectorGymEnv:
             given = info.get(f"_{MASK}", np.ones(self.spec.slots, np.bool_))
             self.masks[given] = np.asarray(info[MASK], np.bool_)[given]
 
+    def _unfinished(self, terminated: Array, info: Mapping[str, Any]) -> Array:
+        """Which endings are inside a game that goes on; the action that follows one is ignored by nobody but learning."""
+        return np.zeros(self.spec.slots, np.bool_)
+
     def _account(self, before: Array, lost: Array, reward: Array, info: Mapping[str, Any]) -> None:
         self.total = np.where(before, 0.0, self.total) + reward
         self.length = np.where(before, 0, self.length + 1)
@@ -147,7 +154,7 @@ class VectorGymEnv:
         last = info.get("final_info", {}) if self.mode is AutoresetMode.SAME_STEP else {}
         for slot in np.flatnonzero(~before).tolist() if info else ():
             add_numbers(self.sums[slot], _of_slot(last if self.ended[slot] and last else info, slot))
-        for slot in np.flatnonzero(self.ended & ~lost & ~before).tolist():
+        for slot in np.flatnonzero(self.ended & ~self.goes_on & ~lost & ~before).tolist():
             total, length = float(self.total[slot]), int(self.length[slot])
             self.finished.append(Episode(slot, total, length, means(self.sums[slot])))
 
@@ -161,7 +168,8 @@ class VectorGymEnv:
     # ------------------------------------------------------------ resuming
 
     def state(self) -> State:
-        arrays = {"ended": self.ended, "episode": self.episode, "length": self.length, "total": self.total}
+        ended = self.ended & ~self.goes_on  # what goes on cannot be resumed either
+        arrays = {"ended": ended, "episode": self.episode, "length": self.length, "total": self.total}
         arrays |= {f"obs{i}": row for i, row in enumerate(self.obs)}
         arrays |= {"masks": self.masks} if self.masks.size else {}
         arrays |= {f"env.{name}": getattr(self.env.unwrapped, name) for name in self._saved}
