@@ -143,7 +143,7 @@ class VectorGymEnv:
             self.masks[given] = np.asarray(info[MASK], np.bool_)[given]
 
     def _unfinished(self, terminated: Array, info: Mapping[str, Any]) -> Array:
-        """Which endings are inside a game that goes on; the action that follows one is ignored by nobody but learning."""
+        """Which endings are inside a game that goes on: the action after one is taken, and only learning ignores it."""
         return np.zeros(self.spec.slots, np.bool_)
 
     def _account(self, before: Array, lost: Array, reward: Array, info: Mapping[str, Any]) -> None:
