@@ -44,6 +44,8 @@ class VectorGymEnv:
         self.mode = AutoresetMode(env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP))
         if self.mode is AutoresetMode.DISABLED and not self.masked:
             raise UserError(f"env: {name or env} neither resets its slots itself nor lets them be reset alone")
+        self.native = callable(getattr(env, "send", None))  # ALE's and EnvPool's: steps begin and end by themselves
+        self._sent: Any = None
         self._saved = SAVED.get(type(env.unwrapped).__name__, ())
         self.promise: Promise = "state" if self._saved else "restart"
         self._device = torch.device(device)
@@ -81,12 +83,23 @@ class VectorGymEnv:
         return self._step(np.zeros(self.spec.slots), no, no)
 
     def step(self, action: Action) -> Step:
+        self.send(action)
+        return self.recv()
+
+    def send(self, action: Action) -> None:
+        """Begins a step: a native environment's threads take it while the caller does something else."""
+        self.episode += self.ended & ~self.goes_on
+        if self.mode is AutoresetMode.DISABLED and self.ended.any():
+            self._reset_slots(self.ended)
+        self._sent = self._actions.batched(self._actions.columns(action))
+        if self.native:
+            self.env.send(self._sent)
+
+    def recv(self) -> Step:
+        """Ends the step that `send` began."""
         before, lost, masks = self.ended, self.cut, self.masks.copy()
         fresh = before & ~self.goes_on  # slots whose next game starts now
-        self.episode += fresh
-        if self.mode is AutoresetMode.DISABLED and before.any():
-            self._reset_slots(before)
-        obs, reward, terminated, truncated, info = self.env.step(self._actions.batched(self._actions.columns(action)))
+        obs, reward, terminated, truncated, info = self.env.recv() if self.native else self.env.step(self._sent)
         rows, scored = self._rows(obs), np.where(fresh | lost, 0.0, reward)
         self._take_masks(info)
         terminated, truncated = np.array(terminated, np.bool_), np.array(truncated, np.bool_)
