@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -17,11 +17,11 @@ class ActionLog:
         self.rows: list[list[Array]] = []  # one list of columns, [B, ...] each, per step
         self.room = 256
 
-    def append(self, columns: list[Array], lengths: Sequence[int]) -> None:
+    def append(self, columns: list[Array], lengths: Callable[[], Sequence[int]]) -> None:
         """Adds a step, and now and then forgets what lies before the longest running episode."""
         self.rows.append(columns)
         if len(self.rows) >= self.room:
-            longest = max(lengths) + 1  # a failed episode is one longer than it got
+            longest = max(lengths()) + 1  # a failed episode is one longer than it got
             del self.rows[: len(self.rows) - longest]
             self.room = 2 * longest + 256
 

@@ -20,17 +20,15 @@ class Faults:
         self.name, self.most = name, most
         self.lost: Any = None  # a bool tensor [B]
         self.kinds: Counter[str] = Counter()
+        self.count = 0
         self.rows_lost = 0
         self.fresh: list[dict[str, Any]] = []  # not yet written down
-
-    @property
-    def count(self) -> int:
-        return self.kinds.total()
 
     def add(self, failures: list[dict[str, Any]]) -> None:
         """Takes reports, each a dict of plain values."""
         for failure in failures:
             self.kinds[failure["kind"]] += 1
+            self.count += 1
             where = f"slot {failure['slot']}, episode {failure['episode']}, step {failure['step']}"
             log.warning("%s: %s (%s); its episode is cut", self.name or "env", failure["error"], where)
         self.fresh = (self.fresh + failures)[-KEPT:]

@@ -99,9 +99,10 @@ class GymEnv:
         self.faults = Faults(name, max_failures)
         self._device = torch.device(device)
         self._leaves = leaves(obs)
-        self._plain = len(self._leaves) == 1 and not self._leaves[0].path  # one array, no tree
         self._actions = Actions(action)
         masked, inner = walk.masks.shape[1], from_gym(obs)
+        tree = len(self._leaves) > 1 or self._leaves[0].path or masked
+        self._plain = not tree and self._device.type == "cpu"  # a step is five arrays, and they stay where they are
         seen = Composite({"obs": inner, MASK: mask_space(masked)}) if masked else inner
         self.spec = EnvSpec(seen, from_gym(action), len(walk.reward), name)
 
@@ -113,9 +114,11 @@ class GymEnv:
         return self._step()
 
     def step(self, action: Action) -> Step:
-        self.faults.check()
-        self.walk.act(self._actions.columns(action))
-        if self.walk.hurt or self.faults.lost is not None:
+        walk, faults = self.walk, self.faults
+        if faults.count:
+            faults.check()
+        walk.act(self._actions.columns(action))
+        if walk.failures or walk.hurt or faults.lost is not None:
             self._report()
         return self._step()
 
@@ -127,16 +130,15 @@ class GymEnv:
 
     def _step(self) -> Step:
         """What the slots hold now, in tensors of its own."""
-        slots, tensor = self.walk, torch.from_numpy
+        walk, tensor = self.walk, torch.from_numpy
+        reward = tensor(walk.reward.astype(np.float32))
+        terminated, truncated = tensor(walk.terminated.copy()), tensor(walk.truncated.copy())
         if self._plain:
-            obs: Obs = tensor(slots.obs[0].copy())
-        else:
-            obs = grow(self._leaves, [tensor(array.copy()) for array in slots.obs])
-        if slots.masks.shape[1]:
-            obs = {"obs": obs, MASK: tensor(slots.masks.copy())}
-        reward = tensor(slots.reward.astype(np.float32))
-        ends = tensor(slots.terminated.copy()), tensor(slots.truncated.copy())
-        return send(Step(obs, reward, *ends, tensor(slots.valid.copy())), self._device)
+            return Step(tensor(walk.obs[0].copy()), reward, terminated, truncated, tensor(walk.valid.copy()))
+        obs = grow(self._leaves, [tensor(array.copy()) for array in walk.obs])
+        if walk.masks.shape[1]:
+            obs = {"obs": obs, MASK: tensor(walk.masks.copy())}
+        return send(Step(obs, reward, terminated, truncated, tensor(walk.valid.copy())), self._device)
 
     def episodes(self) -> list[Episode]:
         return [Episode(*finished) for finished in self.walk.drain()]

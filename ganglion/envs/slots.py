@@ -69,6 +69,8 @@ class Slots:
         self.seed = 0
         space = envs[0].observation_space
         self.obs, self._write = batch(space, count, arrays.obs if arrays else None)
+        plain = isinstance(space, gymnasium.spaces.Box)
+        self._plain = (np.ndarray if plain else None, space.shape, space.dtype, self.obs[0])  # one assignment will do
         own = arrays or views(self.obs, masked)
         self.masks, self.reward, self.terminated, self.truncated, self.valid, self.lost, self.goes_on = own[1:]
         reals = [array for leaf, array in zip(leaves(space), self.obs, strict=True) if array.dtype.kind == "f"]
@@ -81,6 +83,7 @@ class Slots:
         self.finished: list[Finished] = []
         self.failures: list[dict[str, Any]] = []  # what went wrong since somebody looked
         self.hurt = False  # some row of the last step was lost
+        self.marked = True  # some flag of the last step is up
         self.cut: set[int] = set()  # running episodes lost in a restart: the next step says they were truncated
         self.log: ActionLog | None = None  # kept by whoever can be asked to replay
         self._acts = Acts(envs[0].action_space)
@@ -101,20 +104,27 @@ class Slots:
         """Acts in every slot, or resets it where its episode has ended."""
         self._clear()
         before = len(self.finished)
-        lost, self.cut = self.cut, set()
-        self._walk([pair for pair in enumerate(actions) if pair[0] not in lost] if lost else enumerate(actions))
-        for slot in lost:
-            self._end_cut(slot)
+        if self.cut:
+            self._walk_uncut(actions)
+        else:
+            self._walk(enumerate(actions))
         for _, _, flat in self._reals:
             if not isfinite(flat.dot(flat)):  # the cheapest look at all of them
                 self._refuse(before)
+
+    def _walk_uncut(self, actions: Sequence[Any]) -> None:
+        """The first step after a restart: running episodes are over, and this step says so."""
+        cut, self.cut = self.cut, set()
+        self._walk(pair for pair in enumerate(actions) if pair[0] not in cut)
+        for slot in cut:
+            self._end_cut(slot)
 
     def act(self, columns: list[Array]) -> None:
         """A step from columns of actions, [B, ...] each, which are logged where a log is kept."""
         known = len(self.failures)
         self.step(self._acts.each(columns))
         if self.log is not None:
-            self.log.append(columns, self.length)
+            self.log.append(columns, lambda: self.length)
             for failure in self.failures[known:]:
                 add_actions(failure, self.log, failure["slot"] - self.first, len(columns))
 
@@ -148,14 +158,15 @@ class Slots:
         return not self.over(slot) and all(same)
 
     def _clear(self) -> None:
-        self.hurt = False
         for array, before, _ in self._reals:
-            np.copyto(before, array)
+            before[...] = array
         self.reward.fill(np.nan)
-        self.terminated.fill(False)
-        self.truncated.fill(False)
-        self.valid.fill(True)
-        self.lost.fill(False)
+        if self.marked:
+            self.marked = self.hurt = False
+            self.terminated.fill(False)
+            self.truncated.fill(False)
+            self.valid.fill(True)
+            self.lost.fill(False)
 
     def begin(self, slot: int, episode: int) -> None:
         """Resets one slot to the start of an episode."""
@@ -180,7 +191,8 @@ class Slots:
 
     def _walk(self, pairs: Iterable[tuple[int, Any]]) -> None:
         """The loop whose cost every row pays: hence the local names."""
-        steps, write, rewards, lengths, ended = self._steps, self._write, self.reward, self.length, self.ended
+        steps, rewards, totals, lengths, ended = self._steps, self.reward, self.total, self.length, self.ended
+        kind, shape, dtype, whole = self._plain
         limit, masked = self.limit or sys.maxsize, self.masks.shape[1]
         for slot, action in pairs:
             try:
@@ -194,9 +206,12 @@ class Slots:
                 worth = float(reward)
                 if worth - worth != 0.0:  # NaN or infinite
                     raise MisfitError(f"the reward is {worth}")
-                write(slot, obs)
+                if type(obs) is kind and obs.dtype is dtype and obs.shape == shape:
+                    whole[slot] = obs
+                else:
+                    self._write(slot, obs)
                 lengths[slot] = length = lengths[slot] + 1
-                self.total[slot] += worth
+                totals[slot] += worth
                 if info:
                     if masked:
                         self._take_mask(slot, info)
@@ -218,6 +233,7 @@ class Slots:
         return self.ended[slot] and not bool(self.goes_on[slot])
 
     def _end(self, slot: int, terminated: bool, truncated: bool, goes_on: bool) -> None:
+        self.marked = True
         self.terminated[slot] = terminated
         self.truncated[slot] = truncated
         self.valid[slot] = False
@@ -230,7 +246,7 @@ class Slots:
     def _end_cut(self, slot: int) -> None:
         """Ends a lost episode where it was last seen; it is not reported, for nobody knows its total."""
         self.lost[slot] = not self.ended[slot]
-        self.hurt = True
+        self.marked = self.hurt = True
         self.reward[slot] = 0.0
         self.terminated[slot] = False
         self.truncated[slot] = True
