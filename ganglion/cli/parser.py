@@ -6,7 +6,7 @@ import argparse
 from typing import NoReturn
 
 from ganglion import __version__
-from ganglion.cli import evaluate, listing, play, resume, show, train
+from ganglion.cli import check, evaluate, listing, play, resume, show, train
 from ganglion.cli.text import say
 from ganglion.errors import UserError, nearest
 
@@ -17,6 +17,7 @@ COMMANDS = {
     "play": play,
     "list": listing,
     "show": show,
+    "check": check,
 }
 EXAMPLES = """\
 examples:
@@ -30,6 +31,7 @@ examples:
   ganglion play runs/cartpole-dqn-20260101-120000 --out cartpole.gif
   ganglion list zoo                                 also: algos, envs, nets, writers, ...
   ganglion show cartpole/dqn                        every setting, resolved
+  ganglion check MyEnv-v0 --import my_module        is this environment fit to train on?
 
 `ganglion COMMAND --help` says more.
 """
