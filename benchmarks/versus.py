@@ -87,7 +87,7 @@ class Desk:
 
 
 def serve(work: Callable[[int], Counts]) -> None:
-    """A worker's whole main: says it is ready, then answers requests; `work(n)` does n units and says what it counted."""
+    """A worker's whole main: says it is ready, then answers; `work(n)` does n units and returns what it counted."""
     desk = Desk()
     desk.ready()
     while (n := desk.request()) is not None:
