@@ -22,7 +22,7 @@ class ActionLog:
         self.rows.append(columns)
         if len(self.rows) >= self.room:
             longest = max(lengths()) + 1  # a failed episode is one longer than it got
-            del self.rows[: len(self.rows) - longest]
+            del self.rows[: max(0, len(self.rows) - longest)]
             self.room = 2 * longest + 256
 
     def tail(self, leaf: int, slot: int, count: int) -> list[Array]:

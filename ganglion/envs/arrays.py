@@ -48,7 +48,7 @@ def leaves(space: spaces.Space[Any], path: tuple[str, ...] = ()) -> list[Leaf]:
             return [_array_leaf(space, path)]
     raise UserError(
         f"env: the space {type(space).__name__} at {'/'.join(path) or 'the top'} is not supported; "
-        "accepted are Box, Discrete, MultiDiscrete, MultiBinary, Dict and Tuple"
+        "accepted are Box, Discrete, MultiDiscrete, MultiBinary, Dict and Tuple; a wrapper may change it (env.wrappers)"
     )
 
 
