@@ -14,7 +14,8 @@ if TYPE_CHECKING:  # what follows is imported where it is used, so that reading 
     import gymnasium
     from gymnasium.envs.registration import EnvSpec as GymSpec
 
-    from ganglion.core import Env
+    from ganglion.core import Env, Promise
+    from ganglion.envs.slots import Make
 
 OWN = {  # options of gymnasium.make that have a setting of their own
     "max_episode_steps": "env.time_limit",
@@ -68,6 +69,11 @@ class GymConfig(ShapedConfig):
     wrappers: tuple[str | Mapping[str, Any], ...] = ()  # named wrappers around each slot, innermost first
     masks: bool | None = None  # info["action_mask"] is the action mask; None: where a first reset has it
     resume: Literal["replay", "restart"] = "replay"  # restart: for what does not repeat under a seed
+    per_slot: tuple[Mapping[str, Any], ...] = ()  # options that take turns over the slots
+    workers: int = Field(default=0, ge=0, le=1024)  # processes that walk the slots; 0: this one
+    timeout: float = Field(default=60.0, gt=0, le=86_400)  # seconds for a step of a worker
+    max_memory: float = Field(default=4096.0, gt=0)  # megabytes a worker may hold
+    max_failures: int = Field(default=100, ge=0)  # in the run, before it stops
 
     @field_validator("id")
     @classmethod
@@ -76,10 +82,10 @@ class GymConfig(ShapedConfig):
             raise ValueError("should be a registered id; import the module that registers it by --import MODULE")
         return value
 
-    @field_validator("options")
+    @field_validator("options", "per_slot")
     @classmethod
-    def _not_ours(cls, options: Mapping[str, Any]) -> Mapping[str, Any]:
-        for name in options:
+    def _not_ours(cls, options: Any) -> Any:
+        for name in [name for one in (options if isinstance(options, tuple) else [options]) for name in one]:
             if name in OWN:
                 raise ValueError(f"{name} is set by {OWN[name]}")
         return options
@@ -114,20 +120,55 @@ class GymConfig(ShapedConfig):
 
     def build(self, slots: int | None = None, device: str = "cpu", render: bool = False) -> Env:
         from ganglion.envs.gym import GymEnv
-        from ganglion.envs.making import find_spec, make_one
-        from ganglion.envs.wrapping import wrapped
+        from ganglion.envs.making import find_spec
 
         spec = find_spec(self.registered())
         if self.vector:
             return self.shape(self._vector(spec, slots or self.slots, device, render))
-        limit = self.time_limit or spec.max_episode_steps or 0
-        masks: bool | Literal["auto"] = "auto" if self.masks is None else self.masks
-        promise = "restart" if spec.nondeterministic else self.resume
+        if self.workers and not render:
+            return self.shape(self._pool(spec, slots or self.slots, device))
+        limit, promise = self._limit(spec), self._promise(spec)
+        make, count = self.maker(spec, render), slots or self.slots
+        return self.shape(GymEnv(make, count, self.id, device, self._masks(), promise, limit, self.max_failures))
+
+    def maker(self, spec: GymSpec, render: bool = False) -> Make:
+        """What makes one slot's environment, in this process."""
+        from ganglion.envs.making import make_one, options_of
+        from ganglion.envs.wrapping import wrapped
 
         def make(slot: int) -> gymnasium.Env[Any, Any]:
-            return wrapped(make_one(spec, self.made_with(), render and slot == 0), self.layers())
+            options = options_of(slot, self.made_with(), self.per_slot)
+            return wrapped(make_one(spec, options, render and slot == 0), self.layers())
 
-        return self.shape(GymEnv(make, slots or self.slots, self.id, device, masks, promise, limit))
+        return make
+
+    def _pool(self, spec: GymSpec, slots: int, device: str) -> Env:
+        from ganglion.envs.making import carried
+        from ganglion.envs.pool import Pool
+        from ganglion.envs.pooled import PoolEnv
+
+        arguments = {"spec": carried(spec), "options": self.made_with(), "per_slot": self.per_slot}
+        pool = Pool(
+            "ganglion.envs.making:gym_slot",
+            {**arguments, "layers": self.layers()},
+            slots,
+            self.workers,
+            masks=self._masks(),
+            limit=self._limit(spec),
+            timeout=self.timeout,
+            max_memory=self.max_memory,
+            replay=self._promise(spec) == "replay",
+        )
+        return PoolEnv(pool, self.id, device, self.max_failures)
+
+    def _limit(self, spec: GymSpec) -> int:
+        return self.time_limit or spec.max_episode_steps or 0
+
+    def _masks(self) -> bool | Literal["auto"]:
+        return "auto" if self.masks is None else self.masks
+
+    def _promise(self, spec: GymSpec) -> Promise:
+        return "restart" if spec.nondeterministic else self.resume
 
     def _vector(self, spec: GymSpec, slots: int, device: str, render: bool) -> Env:
         import gymnasium
@@ -137,6 +178,8 @@ class GymConfig(ShapedConfig):
 
         if spec.vector_entry_point is None:
             raise UserError(f"env.vector: {self.id} ships no vectorised version; set it to false")
+        if self.workers or self.per_slot:
+            raise UserError("env.vector: the vectorised version takes no env.workers or env.per_slot; set it to false")
         if self.wrappers:
             raise UserError("env.wrappers: they go around single environments; set env.vector to false")
         extra = self.made_with()

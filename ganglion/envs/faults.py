@@ -21,7 +21,8 @@ class Faults:
         self.lost: Any = None  # a bool tensor [B]
         self.kinds: Counter[str] = Counter()
         self.count = 0
-        self.rows_lost = 0
+        self.rows_lost = 0  # whose action was lost with its episode
+        self.pool: Any = None  # which knows more, where there is one
         self.fresh: list[dict[str, Any]] = []  # not yet written down
 
     def add(self, failures: list[dict[str, Any]]) -> None:
