@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ganglion.envs.arcade import AtariConfig
+    from ganglion.envs.checker import check_env
     from ganglion.envs.configs import GymConfig, TorchConfig, ToyConfig
+    from ganglion.envs.elements import Element, Processed
     from ganglion.envs.envpool import EnvPoolConfig
     from ganglion.envs.gym import GymEnv
     from ganglion.envs.native import NATIVE, Acrobot, CartPole, MountainCar, Pendulum
@@ -25,7 +27,9 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "arcade": ("AtariConfig",),
+    "checker": ("check_env",),
     "configs": ("GymConfig", "TorchConfig", "ToyConfig"),
+    "elements": ("Element", "Processed"),
     "envpool": ("EnvPoolConfig",),
     "gym": ("GymEnv",),
     "native": ("NATIVE", "Acrobot", "CartPole", "MountainCar", "Pendulum"),
@@ -49,6 +53,7 @@ __all__ = [
     "Bandit",
     "CartPole",
     "Chain",
+    "Element",
     "EnvPoolConfig",
     "FrameStack",
     "GymConfig",
@@ -59,6 +64,7 @@ __all__ = [
     "MountainCar",
     "OldGym",
     "Pendulum",
+    "Processed",
     "Show",
     "TorchConfig",
     "TorchEnv",
@@ -67,6 +73,7 @@ __all__ = [
     "TruncationProbe",
     "VectorGymEnv",
     "Wrapper",
+    "check_env",
     "clip_obs",
     "episode_seed",
     "from_gym",
