@@ -25,8 +25,8 @@ class ArcadeEnv(VectorGymEnv):
         alive: Array = terminated & (info["lives"] > 0)
         return alive
 
-    def _account(self, before: Array, lost: Array, reward: Array, info: Mapping[str, Any]) -> None:
-        super()._account(before, lost, reward, {"lives": info["lives"]})  # the rest are counters
+    def _told(self, info: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {"lives": info["lives"]}  # the rest are counters
 
 
 def build(game: str, slots: int, settings: Mapping[str, Any], device: str) -> Env:

@@ -20,8 +20,8 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from ganglion.core import Action, Composite, EnvSpec, Episode, Json, Promise, State, Step
 from ganglion.envs.arrays import MASK, Array, flatten, inward, leaves
 from ganglion.envs.seeds import episode_seed
-from ganglion.envs.slots import add_numbers, means
 from ganglion.envs.spaces import Actions, from_gym, grow, mask_space, send
+from ganglion.envs.sums import Sums
 from ganglion.errors import UserError
 
 log = logging.getLogger(__name__)
@@ -69,7 +69,8 @@ class VectorGymEnv:
         self.episode = np.zeros(slots, np.int64)
         self.length = np.zeros(slots, np.int64)
         self.total = np.zeros(slots)
-        self.sums: list[dict[str, list[float]]] = [{} for _ in range(slots)]
+        self.stirred = False  # some slot ended at the last step, or was lost
+        self.sums = Sums(slots)
         self.finished: list[Episode] = []
 
     # ------------------------------------------------------------ the contract
@@ -88,8 +89,9 @@ class VectorGymEnv:
 
     def send(self, action: Action) -> None:
         """Begins a step: a native environment's threads take it while the caller does something else."""
-        self.episode += self.ended & ~self.goes_on
-        if self.mode is AutoresetMode.DISABLED and self.ended.any():
+        if self.stirred:
+            self.episode += self.ended & ~self.goes_on
+        if self.stirred and self.mode is AutoresetMode.DISABLED and self.ended.any():
             self._reset_slots(self.ended)
         self._sent = self._actions.batched(self._actions.columns(action))
         if self.native:
@@ -98,24 +100,22 @@ class VectorGymEnv:
     def recv(self) -> Step:
         """Ends the step that `send` began."""
         before, lost, masks = self.ended, self.cut, self.masks.copy()
-        fresh = before & ~self.goes_on  # slots whose next game starts now
         obs, reward, terminated, truncated, info = self.env.recv() if self.native else self.env.step(self._sent)
-        rows, scored = self._rows(obs), np.where(fresh | lost, 0.0, reward)
+        rows = self._rows(obs)
         self._take_masks(info)
         terminated, truncated = np.array(terminated, np.bool_), np.array(truncated, np.bool_)
         if self.masked or self.mode is AutoresetMode.SAME_STEP:  # slots that were to reset: what ended was not seen
             terminated, truncated = terminated & ~before, truncated & ~before
         if self.mode is AutoresetMode.SAME_STEP:
             self._write_last(rows, info, terminated | truncated)
-        if self.masked and before.any():
+        if self.stirred and self.masked and before.any():
             rows = _blend(before, self._reset_slots(before), rows)
-        if lost.any():
+        if self.stirred and lost.any():
             rows, terminated, truncated = _blend(lost, self.obs, rows), terminated & ~lost, truncated | lost
             self.masks[lost] = masks[lost]
-        self.obs, self.ended, self.cut = rows, terminated | truncated, np.zeros_like(lost)
-        self.goes_on = self._unfinished(terminated, info) & ~lost
-        self._account(fresh, lost, scored, info)
-        return self._step(np.where(before, 0.0, scored), terminated, truncated)
+        self.obs, self.ended = rows, terminated | truncated
+        reward = self._account(before, reward, terminated, info)
+        return self._step(reward, terminated, truncated)
 
     def episodes(self) -> list[Episode]:
         finished, self.finished = self.finished, []
@@ -159,23 +159,45 @@ class VectorGymEnv:
         """Which endings are inside a game that goes on: the action after one is taken, and only learning ignores it."""
         return np.zeros(self.spec.slots, np.bool_)
 
-    def _account(self, before: Array, lost: Array, reward: Array, info: Mapping[str, Any]) -> None:
-        self.total = np.where(before, 0.0, self.total) + reward
-        self.length = np.where(before, 0, self.length + 1)
-        for slot in np.flatnonzero(before).tolist():
-            self.sums[slot] = {}
-        last = info.get("final_info", {}) if self.mode is AutoresetMode.SAME_STEP else {}
-        for slot in np.flatnonzero(~before).tolist() if info else ():
-            add_numbers(self.sums[slot], _of_slot(last if self.ended[slot] and last else info, slot))
-        for slot in np.flatnonzero(self.ended & ~self.goes_on & ~lost & ~before).tolist():
-            total, length = float(self.total[slot]), int(self.length[slot])
-            self.finished.append(Episode(slot, total, length, means(self.sums[slot])))
+    def _told(self, info: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What of an info is averaged over episodes."""
+        return info
+
+    def _account(self, before: Array, reward: Array, terminated: Array, info: Mapping[str, Any]) -> Array:
+        """Scores the step; returns the rewards of the actions that were slots' own."""
+        lost, seen, learned = self.cut, None, reward
+        if self.stirred:
+            fresh = before & ~self.goes_on  # slots whose next game starts now
+            seen, reward = ~fresh, np.where(fresh | lost, 0.0, reward)
+            learned = np.where(before, 0.0, reward)
+            self.total[fresh], self.length[fresh] = 0.0, -1
+            self.sums.clear(fresh)
+            self.cut = np.zeros_like(lost)
+        self.total += reward
+        self.length += 1
+        self._add(self._told(info), seen)
+        self.goes_on = self._unfinished(terminated, info) & ~lost
+        self.stirred = bool(self.ended.any())
+        if self.stirred:
+            over = self.ended & ~self.goes_on & ~lost
+            for slot in np.flatnonzero(over if seen is None else over & seen).tolist():
+                total, length = float(self.total[slot]), int(self.length[slot])
+                self.finished.append(Episode(slot, total, length, self.sums.means(slot)))
+        return learned
+
+    def _add(self, info: Mapping[str, Any], seen: Array | None) -> None:
+        """Adds an info to the sums; where a same-step reset hides an ended episode's own, `final_info` has it."""
+        last = info.get("final_info") if self.mode is AutoresetMode.SAME_STEP else None
+        if last:
+            self.sums.add(last, self.ended if seen is None else seen & self.ended)
+            seen = ~self.ended if seen is None else seen & ~self.ended
+        self.sums.add(info, seen)
 
     def _step(self, reward: Array, terminated: Array, truncated: Array) -> Step:
         obs = grow(self._leaves, [torch.from_numpy(row.copy()) for row in self.obs])
         if self.masks.size:
             obs = {"obs": obs, MASK: torch.from_numpy(self.masks.copy())}
-        flags = (torch.from_numpy(x.copy()) for x in (terminated, truncated, ~(terminated | truncated)))
+        flags = torch.from_numpy(terminated.copy()), torch.from_numpy(truncated.copy()), torch.from_numpy(~self.ended)
         return send(Step(obs, torch.from_numpy(reward.astype(np.float32)), *flags), self._device)
 
     # ------------------------------------------------------------ resuming
@@ -188,7 +210,7 @@ class VectorGymEnv:
         arrays |= {f"env.{name}": getattr(self.env.unwrapped, name) for name in self._saved}
         scalars: dict[str, Json] = {
             "seed": self.seed,
-            "sums": self.sums,
+            "sums": self.sums.plain(),
             "finished": [list(episode) for episode in self.finished],
             "random": self.env.unwrapped.np_random.bit_generator.state if self._saved else None,
         }
@@ -205,7 +227,8 @@ class VectorGymEnv:
         self.ended, self.episode, self.length, self.total = (arrays[k] for k in ("ended", "episode", "length", "total"))
         self.obs = [arrays[f"obs{i}"] for i in range(len(self._leaves))]
         self.masks = arrays.get("masks", self.masks)
-        self.sums = [{key: list(pair) for key, pair in sums.items()} for sums in state.scalars["sums"]]
+        self.sums.restore(state.scalars["sums"])
+        self.stirred = True
         self.finished = [Episode(e[0], e[1], e[2], dict(e[3])) for e in state.scalars["finished"]]
         self.env.reset(seed=episode_seed(self.seed, self.spec.slots, int(self.episode.sum())))
         if self._saved:
@@ -222,12 +245,3 @@ class VectorGymEnv:
 def _blend(which: Array, chosen: list[Array], rest: list[Array]) -> list[Array]:
     """Rows of `chosen` for these slots, of `rest` for the others."""
     return [np.where(which.reshape(-1, *[1] * (a.ndim - 1)), a, b) for a, b in zip(chosen, rest)]
-
-
-def _of_slot(info: Mapping[str, Any], slot: int) -> dict[str, Any]:
-    """One slot's part of a vector info: numbers only, where the slot has them."""
-    return {
-        key: value[slot]
-        for key, value in info.items()
-        if isinstance(value, np.ndarray) and value.ndim == 1 and (f"_{key}" not in info or info[f"_{key}"][slot])
-    }
