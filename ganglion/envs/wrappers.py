@@ -68,7 +68,7 @@ class Show(Wrapper):
     def __init__(self, env: Env, space: Callable[[Box], Space], change: Callable[[Tensor], Tensor]) -> None:
         super().__init__(env)
         self._change = change
-        self.spec = replace(env.spec, obs=_boxes(env.spec.obs, space))
+        self.spec = replace(env.spec, obs=_boxes(env.spec.obs, space), frame=None)
 
     def _shown(self, step: Step) -> Step:
         return step._replace(obs=_tensors(self.env.spec.obs, step.obs, self._change))
@@ -115,7 +115,7 @@ class FrameStack(Wrapper):
     def __init__(self, env: Env, count: int) -> None:
         super().__init__(env)
         self.count = count
-        self.spec = replace(env.spec, obs=_boxes(env.spec.obs, self._space))
+        self.spec = replace(env.spec, obs=_boxes(env.spec.obs, self._space), frame=env.spec.obs)
         self._frames: list[list[Tensor]] = []  # per Box of the observation, the last `count`, [B, ...] each
         self._fresh = torch.zeros(0, dtype=torch.bool)  # [B]: the next observation starts an episode
 
