@@ -181,15 +181,14 @@ class Pool:
         share.pace = 0.99 * share.pace + 0.01 * took if share.pace else took
 
     def _note(self, share: Share, failures: list[dict[str, Any]]) -> None:
-        """Failures a worker reports itself; their actions are known here."""
+        """Keeps failures until somebody looks, with the actions of their episodes, which are known here."""
+        log = ActionLog()
+        log.rows = share.log.rows if share.pending is None else [*share.log.rows, share.pending]
         for failure in failures:
-            slot = failure["slot"] - share.first
-            log = ActionLog()
-            log.rows = [*share.log.rows, share.pending] if share.pending is not None else share.log.rows
             failure["actions"] = None
-            if self.replay:
-                add_actions(failure, log, slot, len(self._block.actions))
-        self.failures += failures
+            if self.replay and failure["slot"] is not None:
+                add_actions(failure, log, failure["slot"] - share.first, len(self._block.actions))
+            self.failures.append({**failure, "worker": share.index})
 
     def _acknowledge(self, ready: list[Share]) -> None:
         """Takes rows over, after a look at their sequence numbers; then the endings and the log."""

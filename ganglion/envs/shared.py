@@ -136,4 +136,4 @@ def _pack(array: Array) -> list[Any]:
 def _unpack(packed: list[Any]) -> Array:
     dtype, shape, text = packed
     flat = np.frombuffer(b64decode(text), dtype)
-    return np.broadcast_to(flat, shape).copy() if flat.size == 1 else flat.reshape(shape)
+    return flat.reshape(shape) if flat.size == prod(shape) else np.broadcast_to(flat, shape).copy()
