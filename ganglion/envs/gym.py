@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
-from ganglion.core import Action, Composite, EnvSpec, Episode, Json, Obs, Promise, State, Step
+from ganglion.core import Action, Composite, EnvSpec, Episode, Json, Promise, State, Step
 from ganglion.envs.actionlog import ActionLog, Place
 from ganglion.envs.arrays import MASK, Array, leaves
 from ganglion.envs.faults import Faults

@@ -26,7 +26,7 @@ class Sums:
                 array[which] = 0.0
 
     def add(self, info: Mapping[str, Any], which: Array | None) -> None:
-        """Adds the plain numbers of an info, of these slots or (None) of all; other arrays and texts are passed over."""
+        """Adds the plain numbers of an info, of these slots or (None) of all; anything else is passed over."""
         for key, value in info.items():
             if type(value) is not np.ndarray or value.ndim != 1 or key.startswith("_"):
                 continue
