@@ -6,7 +6,7 @@ import argparse
 from typing import NoReturn
 
 from ganglion import __version__
-from ganglion.cli import check, evaluate, listing, play, resume, show, train
+from ganglion.cli import bench, check, evaluate, listing, play, resume, show, train
 from ganglion.cli.text import say
 from ganglion.errors import UserError, nearest
 
@@ -18,6 +18,7 @@ COMMANDS = {
     "list": listing,
     "show": show,
     "check": check,
+    "bench": bench,
 }
 EXAMPLES = """\
 examples:
@@ -32,6 +33,7 @@ examples:
   ganglion list zoo                                 also: algos, envs, nets, writers, ...
   ganglion show cartpole/dqn                        every setting, resolved
   ganglion check MyEnv-v0 --import my_module        is this environment fit to train on?
+  ganglion bench cartpole/ppo                       how fast, where the time goes, how far from the limit
 
 `ganglion COMMAND --help` says more.
 """
