@@ -3,7 +3,10 @@
 Each side is a process of its own (often of another virtual environment) that waits on its input while the other runs.
 It prints a line `ready` once it is warm, reads lines `run <n>`, does n units of work and answers one line of JSON:
 
-    {"seconds": 1.73, "counts": {"env_steps": 2048, "updates": 32, "samples": 8192}}
+    {"seconds": 1.73, "cpu": 1.70, "counts": {"env_steps": 2048, "updates": 32, "samples": 8192}}
+
+`cpu` is the processor time of the worker's own process, all its threads: where others use the machine as well it says
+more than the clock on the wall, and nothing where a worker has processes of its own.
 
 They take turns A B B A, so that a load that comes and goes meets both alike. Each neighbouring A and B is a pair; what
 is reported is the geometric mean of the pairs' ratios with a bootstrap 95 % interval. Counts are compared, not trusted.
@@ -35,6 +38,7 @@ class Answer(NamedTuple):
 
     seconds: float
     counts: Counts
+    cpu: float = 0.0  # processor seconds of the process itself
 
 
 class Ratio(NamedTuple):
@@ -50,12 +54,13 @@ class Ratio(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """A comparison: rates per second in the unit asked for (medians), and the ratio A / B."""
+    """A comparison: rates per second in the unit asked for (medians), the ratio A / B, and that by processor time."""
 
     a: float
     b: float
     ratio: Ratio
     ratios: tuple[float, ...]
+    cpu: Ratio
 
 
 # ------------------------------------------------------------ the side that is asked
@@ -69,6 +74,7 @@ class Desk:
 
     def __init__(self) -> None:
         self._answers = os.fdopen(os.dup(1), "w", buffering=1)
+        self._used = 0.0
         os.dup2(2, 1)
 
     def ready(self) -> None:
@@ -80,10 +86,12 @@ class Desk:
         verb, _, count = line.strip().partition(" ")
         if line and verb != "run":
             raise ValueError(f"a request is `run <n>`, not {line!r}")
+        self._used = time.process_time()
         return int(count) if line else None
 
     def answer(self, seconds: float, counts: Counts) -> None:
-        self._answers.write(json.dumps({"seconds": seconds, "counts": dict(counts)}) + "\n")
+        told = {"seconds": seconds, "cpu": time.process_time() - self._used, "counts": dict(counts)}
+        self._answers.write(json.dumps(told) + "\n")
 
 
 def serve(work: Callable[[int], Counts]) -> None:
@@ -118,7 +126,7 @@ class Worker:
         self._child.stdin.write(f"run {n}\n")
         self._child.stdin.flush()
         told = json.loads(self._line())
-        return Answer(float(told["seconds"]), told["counts"])
+        return Answer(float(told["seconds"]), told["counts"], float(told.get("cpu", 0.0)))
 
     def close(self) -> None:
         assert self._child.stdin is not None
@@ -165,9 +173,10 @@ def compare(
         for first in (pair % 2 == 0, pair % 2 == 1):
             (ones if first else twos).append(a.run(of_a) if first else b.run(of_b))
     rates_a, rates_b = ([x.counts[unit] / x.seconds for x in answers] for answers in (ones, twos))
-    ratios = tuple(x / y for x, y in zip(rates_a, rates_b, strict=True))
+    cpu_a, cpu_b = ([x.counts[unit] / (x.cpu or x.seconds) for x in answers] for answers in (ones, twos))
+    ratios, by_cpu = ([x / y for x, y in zip(*both)] for both in ((rates_a, rates_b), (cpu_a, cpu_b)))
     same_work(total(ones), total(twos), unit, within)
-    return Outcome(median(rates_a), median(rates_b), ratio(ratios), ratios)
+    return Outcome(median(rates_a), median(rates_b), ratio(ratios), tuple(ratios), ratio(by_cpu))
 
 
 def same_work(a: Counts, b: Counts, unit: str, within: float = 0.02) -> None:

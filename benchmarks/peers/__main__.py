@@ -77,6 +77,7 @@ def keep(path: Path, name: str, peer: str, given: argparse.Namespace, outcome: O
         "rates": [outcome.a, outcome.b],
         "ratio": list(outcome.ratio),
         "ratios": list(outcome.ratios),
+        "cpu": list(outcome.cpu),
         "machine": machine("torch", "gymnasium"),
         "when": time.strftime("%Y-%m-%d"),
     }
@@ -90,17 +91,10 @@ def page(path: Path) -> str:
         mean, low, high, pairs = entry["ratio"]
         ours, peer = (number(x) for x in entry["rates"])
         ratio = f"**{mean:.2f}** [{low:.2f}, {high:.2f}]"
-        rows.append([entry["workload"], entry["label"], entry["peer"], ours, peer, ratio, pairs, entry["threads"]])
-    head = [
-        "workload",
-        "Ganglion as",
-        "peer",
-        "Ganglion, env steps/s",
-        "peer, env steps/s",
-        "ratio",
-        "pairs",
-        "threads",
-    ]
+        cpu = "{:.2f} [{:.2f}, {:.2f}]".format(*entry["cpu"])
+        rows.append([entry["workload"], entry["label"], entry["peer"], ours, peer, ratio, cpu, pairs, entry["threads"]])
+    rates = ["Ganglion, env steps/s", "peer, env steps/s"]
+    head = ["workload", "Ganglion as", "peer", *rates, "ratio", "ratio per processor second", "pairs", "threads"]
     return table(head, rows)
 
 
@@ -141,7 +135,7 @@ def main() -> int:
                 continue
             keep(given.results, name, peer, given, outcome)
             rates = f"{number(outcome.a)} against {number(outcome.b)} env steps/s"
-            print(f"{name} {given.label} against {peer}: {outcome.ratio} ({rates})", flush=True)
+            print(f"{name} {given.label} against {peer}: {outcome.ratio}, cpu {outcome.cpu} ({rates})", flush=True)
     return 1 if failures else 0
 
 

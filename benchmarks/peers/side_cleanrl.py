@@ -26,7 +26,7 @@ def arguments(work: Workload, env: str) -> list[str]:
     else:
         given |= {"batch-size": work.batch, "learning-starts": work.start, "buffer-size": work.capacity}
     if work.algo == "dqn":  # it takes one environment only
-        given |= {"train-frequency": work.every}
+        given |= {"train-frequency": work.every, "start-e": 0.05}
     return ["--no-cuda", *(word for name, value in given.items() for word in (f"--{name}", str(value)))]
 
 

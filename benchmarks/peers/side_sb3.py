@@ -12,6 +12,10 @@ from benchmarks.peers.gate import Gate, world
 from benchmarks.peers.workloads import WORKLOADS, Workload
 
 FOREVER = 10**9
+EPSILON = {
+    "exploration_initial_eps": 0.05,
+    "exploration_final_eps": 0.05,
+}  # as late in a run: nearly all acts are chosen
 
 
 def options(work: Workload) -> dict[str, Any]:
@@ -27,7 +31,7 @@ def options(work: Workload) -> dict[str, Any]:
     replay = {"batch_size": work.batch, "buffer_size": work.capacity, "learning_starts": work.start}
     if work.algo == "dqn":  # counted in steps of all slots at once: five of eight slots are 40 steps, and 4 updates
         rate = {"train_freq": 5, "gradient_steps": 4} if work.slots == 8 else {"train_freq": work.every}
-        return {**replay, **rate, "target_update_interval": 500, "policy_kwargs": {"net_arch": hidden}}
+        return {**replay, **rate, "target_update_interval": 500, "policy_kwargs": {"net_arch": hidden}, **EPSILON}
     return {**replay, "policy_kwargs": {"net_arch": hidden}}
 
 

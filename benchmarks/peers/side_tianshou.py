@@ -45,7 +45,7 @@ def ppo(work: Workload, env: Any) -> Any:
 
 def dqn(work: Workload, env: Any) -> Any:
     net = body(work, env, action_shape=env.action_space.n)
-    policy = DiscreteQLearningPolicy(model=net, action_space=env.action_space, eps_training=0.1)
+    policy = DiscreteQLearningPolicy(model=net, action_space=env.action_space, eps_training=0.05)
     return DQN(policy=policy, optim=adam(), target_update_freq=500)
 
 
