@@ -20,6 +20,7 @@ import torch
 from ganglion.config import RunConfig, dump, load
 from ganglion.core import Command, Json, LogData, Past, State, Stop, join, under
 from ganglion.errors import UserError
+from ganglion.fast.profile import Profile
 from ganglion.record.atomic import write_file
 from ganglion.record.checkpoint import Checkpoints
 from ganglion.record.checkpoint import load as load_checkpoint
@@ -42,6 +43,7 @@ class Run:
         self.cfg, self.folder = cfg, folder
         self.checkpoints = Checkpoints(folder / "checkpoints", cfg.save.keep)
         self.trainer = build(cfg)
+        self.profile = Profile(self.trainer)
         self.offset: int | None = None  # of metrics.jsonl, where a resumed run goes on
         now = lambda: self.trainer.at  # noqa: E731
         self.writers: list[Any] = []
@@ -132,7 +134,9 @@ class Run:
     def summary(self) -> Mapping[str, str]:
         at, best = self.trainer.at, self.evaluated.best
         took = f"{at.env_steps:,} env steps, {at.opt_steps:,} updates, {at.seconds:.1f} s of training"
-        return {"Trained": took, "Best": "not evaluated" if best is None else f"{best:.2f} mean return"}
+        speed = {"Speed": self.profile.line()} if self.profile.steps else {}
+        score = "not evaluated" if best is None else f"{best:.2f} mean return"
+        return {"Trained": took, **speed, "Best": score}
 
     # ------------------------------------------------------------ state
 
