@@ -6,7 +6,7 @@ import argparse
 from typing import NoReturn
 
 from ganglion import __version__
-from ganglion.cli import bench, check, evaluate, listing, play, resume, show, train
+from ganglion.cli import bench, check, evaluate, listing, play, replay, resume, show, train
 from ganglion.cli.text import say
 from ganglion.errors import UserError, nearest
 
@@ -15,6 +15,7 @@ COMMANDS = {
     "resume": resume,
     "eval": evaluate,
     "play": play,
+    "replay": replay,
     "list": listing,
     "show": show,
     "check": check,
@@ -30,6 +31,7 @@ examples:
   ganglion resume runs/cartpole-dqn-20260101-120000
   ganglion eval runs/cartpole-dqn-20260101-120000 --episodes 100 --json
   ganglion play runs/cartpole-dqn-20260101-120000 --out cartpole.gif
+  ganglion replay runs/cartpole-dqn-20260101-120000 3-17    an episode whose environment failed, again
   ganglion list zoo                                 also: algos, envs, nets, writers, ...
   ganglion show cartpole/dqn                        every setting, resolved
   ganglion check MyEnv-v0 --import my_module        is this environment fit to train on?

@@ -127,7 +127,7 @@ class GymConfig(ShapedConfig):
             return self.shape(self._vector(spec, slots or self.slots, device, render))
         if self.workers and not render:
             return self.shape(self._pool(spec, slots or self.slots, device))
-        limit, promise = self._limit(spec), self._promise(spec)
+        limit, promise = self.limit(spec), self._promise(spec)
         make, count = self.maker(spec, render), slots or self.slots
         return self.shape(GymEnv(make, count, self.id, device, self._masks(), promise, limit, self.max_failures))
 
@@ -154,14 +154,15 @@ class GymConfig(ShapedConfig):
             slots,
             self.workers,
             masks=self._masks(),
-            limit=self._limit(spec),
+            limit=self.limit(spec),
             timeout=self.timeout,
             max_memory=self.max_memory,
             replay=self._promise(spec) == "replay",
         )
         return PoolEnv(pool, self.id, device, self.max_failures)
 
-    def _limit(self, spec: GymSpec) -> int:
+    def limit(self, spec: GymSpec) -> int:
+        """Steps until an episode is truncated, 0 for never."""
         return self.time_limit or spec.max_episode_steps or 0
 
     def _masks(self) -> bool | Literal["auto"]:

@@ -10,6 +10,7 @@ from ganglion.errors import EnvError
 
 log = logging.getLogger(__name__)
 
+TOLD = 10  # failures that are warned about one by one
 KEPT = 100  # reports held for whoever writes them down
 
 
@@ -30,9 +31,36 @@ class Faults:
         for failure in failures:
             self.kinds[failure["kind"]] += 1
             self.count += 1
-            where = f"slot {failure['slot']}, episode {failure['episode']}, step {failure['step']}"
-            log.warning("%s: %s (%s); its episode is cut", self.name or "env", failure["error"], where)
+            where = f"slot {failure['slot']}, episode {failure['episode']}, step {failure['step']}; its episode is cut"
+            if failure["slot"] is None:
+                where = f"worker {failure['worker']}, between two steps"
+            if self.count <= TOLD:
+                last = "; further failures are only written down" if self.count == TOLD else ""
+                log.warning("%s: %s (%s)%s", self.name or "env", failure["error"], where, last)
         self.fresh = (self.fresh + failures)[-KEPT:]
+
+    def seen(self, lost: Any, rows: int) -> None:
+        """Which rows of a step were lost, None for none."""
+        self.lost = lost
+        self.rows_lost += rows
+
+    def numbers(self) -> dict[str, float]:
+        """What is recorded beside a run's averages, once something has gone wrong."""
+        if not self.count:
+            return {}
+        pool = {"rows_in_flight": self.pool.rows_in_flight, "replaced": len(self.pool.replaced)} if self.pool else {}
+        return {f"env/{k}": float(v) for k, v in {"failures": self.count, "rows_lost": self.rows_lost, **pool}.items()}
+
+    def summary(self) -> str:
+        """All that went wrong, in a line."""
+        text = f"{self.count} ({self.kinds_text()}), {self.rows_lost} rows lost"
+        if self.pool is not None and self.pool.replaced:
+            flight, replaced = self.pool.rows_in_flight, self.pool.replaced
+            text += f" of {flight} in flight; {len(replaced)} workers replaced, {max(replaced):.2f} s at most"
+        return text
+
+    def kinds_text(self) -> str:
+        return ", ".join(f"{count} {kind}" for kind, count in self.kinds.items())
 
     def check(self) -> None:
         """Refuses to go on once there were too many."""
@@ -40,5 +68,13 @@ class Faults:
             raise EnvError(self.verdict())
 
     def verdict(self) -> str:
-        kinds = ", ".join(f"{count} {kind}" for kind, count in self.kinds.items())
-        return f"env.max_failures: {self.name} failed {self.count} times ({kinds}), and {self.most} were allowed."
+        times = f"{self.count} times ({self.kinds_text()})"
+        return f"env.max_failures: {self.name} failed {times}, and {self.most} were allowed."
+
+
+def faults_of(env: Any) -> Faults:
+    """What went wrong in an environment, through its wrappers; nothing ever does in those that do not say."""
+    while not hasattr(env, "faults") and hasattr(env, "env"):
+        env = env.env
+    found: Faults = getattr(env, "faults", None) or Faults("", 0)
+    return found

@@ -126,7 +126,8 @@ class GymEnv:
         """Passes on what went wrong, and which rows were lost by it."""
         failures, self.walk.failures = self.walk.failures, []
         self.faults.add(failures)
-        self.faults.lost = torch.from_numpy(self.walk.lost.copy()).to(self._device) if self.walk.hurt else None
+        lost = torch.from_numpy(self.walk.lost.copy()) if self.walk.hurt else None
+        self.faults.seen(None if lost is None else lost.to(self._device), 0 if lost is None else int(lost.sum()))
 
     def _step(self) -> Step:
         """What the slots hold now, in tensors of its own."""

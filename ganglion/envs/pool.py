@@ -332,7 +332,14 @@ class Pool:
     def _blame(self, share: Share, culprit: int | None, error: LostError, words: str) -> None:
         """Reports a lost worker with the episode that was being stepped."""
         failure: dict[str, Any] = {"kind": error.kind, "worker": share.index, "error": error.error, "traceback": words}
-        failure |= {"slot": culprit, "episode": None, "seed": None, "step": None, "acting": False}
+        failure |= {
+            "slot": culprit,
+            "episode": None,
+            "seed": None,
+            "step": None,
+            "acting": False,
+            "run_seed": self.seed,
+        }
         if culprit is not None:
             acting = culprit not in self._over
             episode = self.episode[culprit] + (not acting)

@@ -273,6 +273,7 @@ class Slots:
                 "slot": at,
                 "episode": self.episode[slot],
                 "seed": episode_seed(self.seed, at, self.episode[slot]),
+                "run_seed": self.seed,
                 "step": self.length[slot],
                 "acting": not self.ended[slot],  # else it failed to begin
                 "error": f"{type(error).__name__}: {error}",

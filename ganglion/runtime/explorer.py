@@ -6,6 +6,7 @@ import torch
 
 from ganglion import ops
 from ganglion.core import Env, LogData, Noise, Past, Processor, Progress, Sink, State, Step, join, under
+from ganglion.envs.faults import faults_of
 from ganglion.runtime.agent import Agent
 from ganglion.runtime.streams import Stream, derive
 
@@ -15,6 +16,7 @@ class Explorer:
 
     def __init__(self, agent: Agent, env: Env, processor: Processor, sink: Sink, seed: int) -> None:
         self.agent, self.env, self.processor, self.sink, self.seed = agent, env, processor, sink, seed
+        self.faults = faults_of(env)
         self.stream = Stream(seed, "explore", agent.device)
         self.now: tuple[Step, Past] | None = None  # what the slots see, and remember
         self.held: Noise | None = None  # random numbers that are kept for several steps
@@ -27,8 +29,10 @@ class Explorer:
         noise = self.noise()
         acted = self.agent.sample(before.obs, past, noise, at)
         after = self.env.step(acted.action)
-        row = self.processor(before, past, acted, after)
         ahead = Past(acted.memory, ~before.valid.to(self.agent.device)[None])  # an episode starts after a dead row
+        if self.faults.lost is not None:  # actions that came to nothing, for their episode was lost
+            before = before._replace(valid=before.valid & ~self.faults.lost)
+        row = self.processor(before, past, acted, after)
         self.now = after, ahead
         self.sink.push(row, (after.obs, ahead), at)
         episodes = tuple(self.env.episodes())

@@ -117,3 +117,17 @@ def faulty(slot: int, **rest: Any) -> Faulty:
 
 def two_sizes(slot: int) -> TwoSizes:
     return TwoSizes(slot)
+
+
+class Sometimes(Counting):
+    """Raises at step 7 of every episode, if it is told to."""
+
+    def __init__(self, how: str = "never") -> None:
+        super().__init__()
+        self.how = how
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        taken = super().step(action)
+        if self.t == 7 and self.how == "raise":
+            raise RuntimeError("sometimes")
+        return taken
