@@ -132,7 +132,7 @@ def outward(leaf: Leaf, array: Array) -> Array:
     """A batch of one leaf's actions as the environment wants them: shifted, clipped to finite bounds, its own dtype."""
     space = leaf.space
     if isinstance(space, spaces.Box):
-        clipped = np.clip(array, space.low, space.high)
+        clipped: Array = np.minimum(np.maximum(array, space.low), space.high)  # np.clip, at a third of its price
         if np.issubdtype(space.dtype, np.integer):
             clipped = np.rint(clipped)
         return clipped.astype(space.dtype, copy=False).reshape(-1, *space.shape)

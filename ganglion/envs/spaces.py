@@ -11,7 +11,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 from ganglion.core import Action, Box, Composite, Discrete, MultiBinary, MultiDiscrete, Obs, Space, Step
-from ganglion.envs.arrays import MASK, Acts, Array, Leaf, leaves, named
+from ganglion.envs.arrays import MASK, Acts, Array, Leaf, leaves, named, outward
 
 DTYPES = {"float32": torch.float32, "uint8": torch.uint8, "int64": torch.int64, "bool": torch.bool}
 
@@ -117,14 +117,26 @@ class Actions(Acts):
             return [np.array(action.tolist(), np.int64)]
         return [_copy(_pick(action, leaf.path)) for leaf in self.leaves]
 
+    def ready(self, action: Action) -> Any:
+        """A tensor or tree of them as a vector environment takes it, in memory of its own."""
+        if self._plain:
+            return np.array(action.tolist(), np.int64)
+        if isinstance(self.space, spaces.Box):
+            return outward(self.leaves[0], _host(action))  # clipping makes a copy
+        return self.batched(self.columns(action))
+
     def batched(self, columns: Sequence[Array]) -> Any:
         """One action for all slots, as a vector environment takes it."""
         return _regrow(self.space, iter(self.outward(columns)))
 
 
 def _copy(tensor: Tensor) -> Array:
-    host = tensor.detach() if tensor.requires_grad else tensor
-    return host.cpu().numpy().copy()
+    return _host(tensor).copy()
+
+
+def _host(tensor: Tensor) -> Array:
+    still = tensor.detach() if tensor.requires_grad else tensor
+    return still.numpy() if still.is_cpu else still.cpu().numpy()
 
 
 def _pick(action: Action, path: Sequence[str]) -> Tensor:

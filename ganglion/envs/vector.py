@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from ganglion.core import Action, Composite, EnvSpec, Episode, Json, Promise, State, Step
@@ -50,6 +51,7 @@ class VectorGymEnv:
         self.promise: Promise = "state" if self._saved else "restart"
         self._device = torch.device(device)
         self._leaves = leaves(env.single_observation_space)
+        self._plain = isinstance(env.single_observation_space, spaces.Box)
         self._actions = Actions(env.single_action_space)
         _, info = env.reset(seed=0)
         self.masks = np.ones((env.num_envs, np.shape(info[MASK])[-1] if MASK in info else 0), np.bool_)
@@ -81,7 +83,7 @@ class VectorGymEnv:
         self._take_masks(info)
         self.obs = self._rows(obs)
         no = np.zeros(self.spec.slots, np.bool_)
-        return self._step(np.zeros(self.spec.slots), no, no)
+        return self._step(np.zeros(self.spec.slots), no, no.copy())
 
     def step(self, action: Action) -> Step:
         self.send(action)
@@ -93,17 +95,18 @@ class VectorGymEnv:
             self.episode += self.ended & ~self.goes_on
         if self.stirred and self.mode is AutoresetMode.DISABLED and self.ended.any():
             self._reset_slots(self.ended)
-        self._sent = self._actions.batched(self._actions.columns(action))
+        self._sent = self._actions.ready(action)
         if self.native:
             self.env.send(self._sent)
 
     def recv(self) -> Step:
         """Ends the step that `send` began."""
-        before, lost, masks = self.ended, self.cut, self.masks.copy()
+        before, lost, masks = self.ended, self.cut, self.masks.copy() if self.stirred else self.masks
         obs, reward, terminated, truncated, info = self.env.recv() if self.native else self.env.step(self._sent)
         rows = self._rows(obs)
         self._take_masks(info)
-        terminated, truncated = np.array(terminated, np.bool_), np.array(truncated, np.bool_)
+        if not self.native:
+            terminated, truncated = np.array(terminated, np.bool_), np.array(truncated, np.bool_)
         if self.masked or self.mode is AutoresetMode.SAME_STEP:  # slots that were to reset: what ended was not seen
             terminated, truncated = terminated & ~before, truncated & ~before
         if self.mode is AutoresetMode.SAME_STEP:
@@ -140,7 +143,9 @@ class VectorGymEnv:
         return self._rows(obs)
 
     def _rows(self, obs: Any) -> list[Array]:
-        """A batch of observations as Ganglion's leaves, in memory of their own."""
+        """A batch of observations as Ganglion's leaves, in memory of their own; native ones give theirs away."""
+        if self.native and self._plain:
+            return [np.ascontiguousarray(obs, self._leaves[0].dtype)]
         return [inward(leaf, part) for leaf, part in zip(self._leaves, flatten(self.env.single_observation_space, obs))]
 
     def _write_last(self, rows: list[Array], info: Mapping[str, Any], ended: Array) -> None:
@@ -176,9 +181,9 @@ class VectorGymEnv:
         self.total += reward
         self.length += 1
         self._add(self._told(info), seen)
-        self.goes_on = self._unfinished(terminated, info) & ~lost
-        self.stirred = bool(self.ended.any())
-        if self.stirred:
+        if self.stirred or self.ended.any():
+            self.stirred = bool(self.ended.any())
+            self.goes_on = self._unfinished(terminated, info) & ~lost
             over = self.ended & ~self.goes_on & ~lost
             for slot in np.flatnonzero(over if seen is None else over & seen).tolist():
                 total, length = float(self.total[slot]), int(self.length[slot])
@@ -194,10 +199,10 @@ class VectorGymEnv:
         self.sums.add(info, seen)
 
     def _step(self, reward: Array, terminated: Array, truncated: Array) -> Step:
-        obs = grow(self._leaves, [torch.from_numpy(row.copy()) for row in self.obs])
+        obs = grow(self._leaves, [torch.from_numpy(row) for row in self.obs])  # the next step has other rows
         if self.masks.size:
             obs = {"obs": obs, MASK: torch.from_numpy(self.masks.copy())}
-        flags = torch.from_numpy(terminated.copy()), torch.from_numpy(truncated.copy()), torch.from_numpy(~self.ended)
+        flags = torch.from_numpy(terminated), torch.from_numpy(truncated), torch.from_numpy(~self.ended)
         return send(Step(obs, torch.from_numpy(reward.astype(np.float32)), *flags), self._device)
 
     # ------------------------------------------------------------ resuming
