@@ -60,13 +60,17 @@ class AtariConfig(GymConfig):
         ]
         return [layer for wanted, layer in chosen if wanted] + super().layers()
 
+    def build(self, slots: int | None = None, device: str = "cpu", render: bool = False) -> Env:
+        if self.vector and render:  # ALE's vector environment cannot be drawn; the same game, slot by slot, can
+            return self.model_copy(update={"vector": False}).build(slots, device, render)
+        return super().build(slots, device, render)
+
     def _vector(self, spec: GymSpec, slots: int, device: str, render: bool) -> Env:
         """ALE's own: its threads do what the wrappers do, all but the stack, which is ours."""
         from ganglion.envs.ale import build
 
-        if self.wrappers or render:
-            why = "the wrappers go around single environments" if self.wrappers else "it cannot be drawn"
-            raise UserError(f"env.vector: {why}; set it to false")
+        if self.wrappers or self.workers or self.per_slot:
+            raise UserError("env.vector: ALE's takes no env.wrappers, env.workers or env.per_slot; set it to false")
         settings = {
             "stack_num": 1,
             "frameskip": self.skip,

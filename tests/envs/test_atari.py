@@ -289,6 +289,12 @@ def test_native_lives_and_scores() -> None:
     env.close()
 
 
+def test_native_is_drawn_slot_by_slot() -> None:
+    env = AtariConfig(id="pong", vector=True).build(slots=1, render=True)
+    env.reset(0)
+    assert env.render().shape == (210, 160, 3)
+
+
 def test_native_restart_cuts_running_games() -> None:
     env = AtariConfig(id="pong", slots=2, vector=True).build()
     env.reset(3)
