@@ -123,7 +123,7 @@ class Frames(Whole):
     def check(self, row: Row, ring: SampledRing) -> None:
         if ring.pushed > CHECKED:
             return
-        newest = torch.arange(self.slots, device=ring.device) + (ring.pushed - 1) * self.slots
+        newest = torch.arange(self.slots, device=ring.device) + (ring.pushed - 1) % ring.length * self.slots
         again = self.read(ring, newest[None])
         seen = zip(ops.leaves(again), ops.leaves(row.obs), strict=True)
         if not all(torch.equal(x[0], y.to(x.device)) for x, y in seen):
