@@ -27,6 +27,7 @@ from ganglion.errors import EnvError
 PATIENCE = 5.0  # times the time-out of a step: for starting, making environments, replaying
 REPLAY = 0.3  # seconds that replaying a worker's episodes may take; longer ones are cut
 LOOK = 1.0  # seconds between two looks at the workers' memory
+ALL = slice(None)
 TRIES = 3  # workers started for one that was lost
 
 
@@ -72,6 +73,7 @@ class Pool:
         self._pairs = [*zip(self.obs, block.obs, strict=True), (self.reward, block.reward)]
         self._pairs += [(self.masks, block.masks)] if block.masks.size else []
         self._all_valid = np.ones(slots, np.bool_).tobytes()
+        self._asked, self._sequence = block.asked.data, block.sequence.data  # quicker for single numbers
         self._looked = monotonic()
         self.rows_acknowledged = self.rows_in_flight = self.rows_lost = 0
         self.replaced: list[float] = []  # the seconds each replacement took
@@ -92,7 +94,7 @@ class Pool:
                 raise RuntimeError("recv() what was sent before anything else")
             share.log = ActionLog()
 
-    def _take_over(self, part: slice = slice(None)) -> None:
+    def _take_over(self, part: slice = ALL) -> None:
         """What workers have written becomes what is shown: one copy per array."""
         for own, shared in self._pairs:
             own[part] = shared[part]
@@ -119,15 +121,17 @@ class Pool:
 
     def send(self, columns: list[Array], workers: Sequence[int] | None = None) -> None:
         """Asks some workers, or all, for a step of their slots; only their rows of `columns` are read."""
-        for share in self.shares if workers is None else [self.shares[i] for i in workers]:
+        shares = self.shares if workers is None else [self.shares[i] for i in workers]
+        for part in [ALL] if workers is None else [share.part for share in shares]:
+            for shared, column in zip(self._block.actions, columns, strict=True):
+                shared[part] = column[part]
+        sent = perf_counter()
+        for share in shares:
             if share.pending is not None:
                 raise RuntimeError(f"worker {share.index} has been asked already")
-            share.pending = [column[share.part] for column in columns]
-            for shared, column in zip(self._block.actions, share.pending, strict=True):
-                shared[share.part] = column
+            share.pending, share.sent = columns, sent
             share.tick += 1
-            self._block.asked[share.index] = share.tick
-            share.sent = perf_counter()
+            self._asked[share.index] = share.tick
             try:
                 self.crew.members[share.index].go()
             except LostError as error:
@@ -187,15 +191,15 @@ class Pool:
         for failure in failures:
             failure["actions"] = None
             if self.replay and failure["slot"] is not None:
-                add_actions(failure, log, failure["slot"] - share.first, len(self._block.actions))
+                add_actions(failure, log, failure["slot"], len(self._block.actions))
             self.failures.append({**failure, "worker": share.index})
 
     def _acknowledge(self, ready: list[Share]) -> None:
         """Takes rows over, after a look at their sequence numbers; then the endings and the log."""
-        for part in [slice(None)] if len(ready) == len(self.shares) else [share.part for share in ready]:
+        for part in [ALL] if len(ready) == len(self.shares) else [share.part for share in ready]:
             self._take_over(part)
         for share in ready:
-            if (self._block.sequence[share.part] != share.tick).any():
+            if self._sequence[share.part].tolist() != [share.tick] * share.count:
                 raise RuntimeError(f"rows of worker {share.index} are not of step {share.tick}")
             for slot in self._over.intersection(share.slots) if self._over else ():
                 self._over.discard(slot)
@@ -243,7 +247,7 @@ class Pool:
     def tail(self, leaf: int, slot: int, count: int) -> list[Array]:
         """The last `count` actions of a slot."""
         share = next(share for share in self.shares if slot in share.slots)
-        return share.log.tail(leaf, slot - share.first, count)
+        return share.log.tail(leaf, slot, count)
 
     # ------------------------------------------------------------ resuming
 
@@ -262,7 +266,7 @@ class Pool:
             counts = place.counts[share.part]
             cut = [slot - share.first for slot in place.cut if slot in share.slots]
             columns = [column[rows] for column in place.columns]
-            share.log.refill(columns, counts)
+            share.log.refill(place.columns, place.counts)
             for slot, count in zip(share.slots, counts, strict=True):
                 self._began[slot] = share.tick - count
             parts.append(Place(place.seed, place.episode[share.part], place.ended[share.part], cut, counts, columns))
@@ -357,7 +361,7 @@ class Pool:
         counts = [length if keep else 0 for length, keep in zip(self._lengths(share), kept, strict=True)]
         columns = []
         for leaf, array in enumerate(self._block.actions):
-            rows = [a for i, count in enumerate(counts) for a in share.log.tail(leaf, i, count)]
+            rows = [a for slot, n in zip(share.slots, counts, strict=True) for a in share.log.tail(leaf, slot, n)]
             columns.append(np.stack(rows) if rows else array[:0])
         ended = [not runs for runs in running]
         return Place(self.seed, self.episode[share.part], ended, cut, counts, columns)

@@ -74,6 +74,9 @@ class Worker:
         self.slots: Slots
         self.block: Block
         self.actions: list[Array] = []
+        self.asked: memoryview[int]
+        self.begun: memoryview[int]
+        self.sequence: Array
         self.shown: list[int] = []  # slots whose score is on show
 
     def run(self) -> None:
@@ -98,16 +101,18 @@ class Worker:
 
     def step(self) -> None:
         """The step that is asked for; the sequence numbers say which one the rows belong to."""
-        asked = self.block.asked[self.index]
-        self.block.begun[self.index] = asked
-        for slot in self.shown:
-            self.block.scored[slot] = False
-        self.shown = []
-        self.slots.act([column.copy() for column in self.actions])  # an environment may keep what it is given
-        for finished in self.slots.drain():
-            self.score(finished)
-        self.block.sequence[self.first : self.first + len(self.envs)] = asked
-        if self.slots.failures:
+        asked = self.asked[self.index]
+        self.begun[self.index] = asked
+        if self.shown:
+            self.block.scored[self.shown] = False
+            self.shown = []
+        slots = self.slots
+        slots.act([column.copy() for column in self.actions])  # an environment may keep what it is given
+        if slots.finished:
+            for finished in slots.drain():
+                self.score(finished)
+        self.sequence[...] = asked
+        if slots.failures:
             failures, self.slots.failures = self.slots.failures, []
             push(self.out, frame({"failures": failures}))
         else:
@@ -155,6 +160,8 @@ class Worker:
         block, _ = lay(form, mmap.mmap(self.file, size))
         assert block is not None
         self.block = block
+        self.asked, self.begun = block.asked.data, block.begun.data
+        self.sequence = block.sequence[self.first : self.first + count]
         self.actions = [array[self.first : self.first + count] for array in block.actions]
         arrays = block.views(self.first, count)
         self.slots = Slots(self.envs, self.masked, self.limit, self.first, self.make, arrays)
