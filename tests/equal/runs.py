@@ -25,7 +25,8 @@ SORTS: dict[str, dict[str, Any]] = {
                  "limiter": {"warmup": 100, "opt_interval": 4}},
         "env": {"kind": "gym", "id": "MountainCar-v0", "slots": 3}},
     "frames": {
-        "algo": {"kind": "dqn", "replay": REPLAY, "net": {"hidden": [16]}, "limiter": {"warmup": 100, "opt_interval": 4}},
+        "algo": {"kind": "dqn", "replay": REPLAY, "net": {"hidden": [16]},
+                 "limiter": {"warmup": 100, "opt_interval": 4}},
         "env": {"kind": "gym", "id": "CartPole-v1", "slots": 3, "keep": [0, 2], "frame_stack": 3}},
     "ppo": {
         "algo": {"kind": "ppo", "horizon": 24, "net": {"hidden": [16], "normalise": True}, "normalise_reward": True},
