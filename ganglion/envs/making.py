@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import gymnasium
 
-from ganglion.envs.repairs import repaired
+from ganglion.envs.repairs import quieten, repaired
 from ganglion.envs.wrapping import wrapped
 from ganglion.errors import UserError, nearest
 
@@ -61,6 +61,7 @@ def make_one(spec: GymSpec, options: Mapping[str, Any], render: bool) -> gymnasi
     spec.order_enforce = False
     extra = {"render_mode": "rgb_array"} if render else {}
     try:
+        quieten(spec)
         return repaired(gymnasium.make(spec, max_episode_steps=-1, disable_env_checker=True, **options, **extra))
     except Exception as error:
         raise explained(spec, error) from error

@@ -1,10 +1,11 @@
-"""Environments that do not repeat under a seed, though they could: what they need for it. Numpy and gymnasium only."""
+"""What some environments need before they are fit to use: to repeat under a seed, to be quiet. Numpy and gymnasium only."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import gymnasium
+from gymnasium.envs.registration import EnvSpec as GymSpec
 
 
 class NewWorld(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -23,3 +24,11 @@ class NewWorld(gymnasium.Wrapper[Any, Any, Any, Any]):
 def repaired(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
     """The environment, with its repair around it where it needs one."""
     return NewWorld(env) if type(env.unwrapped).__name__ == "BipedalWalker" else env
+
+
+def quieten(spec: GymSpec) -> None:
+    """Keeps ALE from saying its name for every game that is made."""
+    if str(spec.entry_point).startswith("ale_py"):
+        import ale_py
+
+        ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
