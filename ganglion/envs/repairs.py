@@ -1,4 +1,4 @@
-"""What some environments need before they are fit to use: to repeat under a seed, to be quiet. Numpy and gymnasium only."""
+"""What some environments need to be fit for use: to repeat under a seed, to be quiet. Numpy and gymnasium only."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -13,12 +14,16 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from ganglion.config import RunConfig
+from ganglion.core import Stop
 from ganglion.envs import AtariConfig, wrapped
 from ganglion.envs.making import find_spec, make_one
 from ganglion.envs.slots import GOES_ON
 from ganglion.errors import UserError
+from ganglion.runtime.run import Run
 from tests.budgets.source import ROOT
 from tests.envs.worlds import random_action, same_step
+from tests.equal.runs import finish, metrics, saved
 
 ale = pytest.importorskip("ale_py", reason="the extra atari is not installed")
 pytest.importorskip("cv2", reason="the extra atari is not installed")
@@ -219,6 +224,52 @@ def test_slots_resume_inside_a_game_with_lives() -> None:
         other.restore(state)
         for k, wanted in enumerate(after[1:], start=t + 1):
             assert same_step(other.step(random_action(env.spec.action, 2, k)), wanted), (t, k)
+
+
+def test_workers_play_the_same_games() -> None:
+    """Lives included, and a state of two workers goes on in this process."""
+    config = AtariConfig(id="breakout", slots=3, size=36, noop=5)
+    here, there = config.build(), config.model_copy(update={"workers": 2}).build()
+    try:
+        assert same_step(here.reset(2), there.reset(2))
+        lives = 0
+        for t in range(150):
+            action = random_action(here.spec.action, 3, t)
+            step = here.step(action)
+            assert same_step(step, there.step(action)), t
+            lives += int(step.terminated.sum())
+        assert lives >= 9 and here.episodes() == there.episodes()
+        here.restore(there.state())
+        for t in range(150, 170):
+            action = random_action(here.spec.action, 3, t)
+            assert same_step(here.step(action), there.step(action)), t
+    finally:
+        there.close()
+
+
+def test_a_run_that_was_stopped_goes_on_exactly(tmp_path: Path) -> None:
+    net = {"hidden": [16], "init": "orthogonal"}
+    raw: dict[str, Any] = {
+        "algo": {"kind": "ppo", "horizon": 16, "minibatches": 2, "net": net, "processor": {"reward": "sign"}},
+        "env": {"kind": "atari", "id": "breakout", "slots": 2, "size": 36, "noop": 5},
+        "train": {"budget": "160 steps"},
+        "eval": "never",
+        "log": {"every": "20 steps", "writers": ["jsonl"]},
+    }
+    whole, parts = (RunConfig.model_validate({**raw, "run": {"dir": str(tmp_path / name)}}) for name in "ab")
+    finish(Run.create(whole))
+    run = Run.create(parts)
+    for stop in (25, 50):
+        stream = run.stream()
+        for _ in range(stop):
+            next(stream)
+        with pytest.raises(StopIteration):
+            while True:
+                stream.send(Stop())
+        run = Run.open(tmp_path / "b")
+    finish(run)
+    assert saved(tmp_path / "a") == saved(tmp_path / "b")
+    assert metrics(tmp_path / "a") == metrics(tmp_path / "b")
 
 
 def test_scores_are_of_whole_games_and_raw() -> None:
