@@ -19,7 +19,7 @@ PACKAGES = {
     "sb3": [TORCH, "stable-baselines3==2.9.2", *MUJOCO],
     "tianshou": [TORCH, "tianshou==2.0.1", *MUJOCO],
     "cleanrl": [TORCH, "gymnasium[mujoco]==0.29.1", "mujoco==4.0.0", "numpy<2", "tyro", "tensorboard"],
-    "di-engine": [TORCH, "DI-engine==0.5.3", "numpy<2"],
+    "di-engine": ["torch==2.12.1", "DI-engine==0.5.3", "numpy<2"],
 }
 CLEANRL = "https://github.com/vwxyzjn/cleanrl"
 COMMIT = "fe8d8a03c41a7ef5b523e2e354bd01c363e786bb"
