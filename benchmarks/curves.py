@@ -26,6 +26,11 @@ TITLES = {
     "pendulum": "Pendulum-v1",
     "mountaincar": "MountainCar-v0",
     "lunarlander": "LunarLander-v3",
+    "minigrid-doorkey": "MiniGrid DoorKey-5x5",
+    "minatar-breakout": "MinAtar Breakout",
+    "bipedalwalker": "BipedalWalker-v3",
+    "halfcheetah": "HalfCheetah-v5",
+    "pong": "Pong",
 }
 
 

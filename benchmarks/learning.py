@@ -61,6 +61,11 @@ AIMS = {
     "cartpole-novelocity/ppo": Aim(450, 5, 5),
     "mountaincar/dqn": Aim(-115, 5, 4),
     "lunarlander/ppo": Aim(200, 5, 5),
+    "minigrid-doorkey/ppo": Aim(0.95, 5, 5),
+    "minatar-breakout/dqn": Aim(8, 3, 3),
+    "bipedalwalker/sac": Aim(250, 2, 2),
+    "halfcheetah/sac": Aim(3_500, 3, 3),
+    "pong/ppo": Aim(-5, 1, 1),
 }
 
 
@@ -81,13 +86,13 @@ def ganglion(*arguments: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True, env={**os.environ, **threads}).stdout
 
 
-def train(preset: str, seed: int, runs: Path) -> dict[str, Any]:
+def train(preset: str, seed: int, runs: Path, device: str) -> dict[str, Any]:
     """Trains one seed and scores it; the folder is kept, its replay is not."""
     made = settings(preset)
     folder = runs / f"{preset.replace('/', '-')}-{made}-{seed}"
     shutil.rmtree(folder, ignore_errors=True)
     began = time.monotonic()
-    ganglion("train", preset, f"run.seed={seed}", f"run.dir={folder}", "run.device=cpu", "log.writers=[jsonl]")
+    ganglion("train", preset, f"run.seed={seed}", f"run.dir={folder}", f"run.device={device}", "log.writers=[jsonl]")
     seconds = time.monotonic() - began
     scores = {which: score(folder, which) for which in ("best", "last")}
     shutil.rmtree(folder / "checkpoints" / "chunks", ignore_errors=True)
@@ -167,7 +172,7 @@ def points(run: dict[str, Any]) -> list[dict[str, Any]]:
     for i in range(0, len(run["trained"]), group):
         part = run["trained"][i : i + group]
         rows.append(("train", part[-1][0], fmean(value for _, value in part)))
-    return [{"seed": str(run["seed"]), "curve": c, "env_steps": at, "return": round(v, 2)} for c, at, v in rows]
+    return [{"seed": str(run["seed"]), "curve": c, "env_steps": at, "return": round(v, 3)} for c, at, v in rows]
 
 
 # ------------------------------------------------------------ the table
@@ -224,7 +229,7 @@ def row(preset: str, aim: Aim, results: Results) -> list[str]:
     reached = f"{sum(run['best']['mean'] >= aim.reach for run in runs)} of {len(runs)}"
     if len(runs) < aim.seeds:
         reached += " run so far"
-    best, last = (spread([run[which]["mean"] for run in runs]) for which in ("best", "last"))
+    best, last = (spread([run[which]["mean"] for run in runs], fine(preset, 1)) for which in ("best", "last"))
     minutes = f"{fmean(run['seconds'] for run in runs) / 60:.1f}"
     return [preset, budget, promise, reached, best, last, training(preset, results), minutes]
 
@@ -236,38 +241,46 @@ def training(preset: str, results: Results) -> str:
     for line in results.lines(preset):
         if line["curve"] == "train" and float(line["env_steps"]) > start:
             late.setdefault(line["seed"], []).append(float(line["return"]))
-    return spread([fmean(values) for values in late.values()])
+    return spread([fmean(values) for values in late.values()], fine(preset, 1))
 
 
-def spread(values: list[float]) -> str:
+def fine(preset: str, digits: int) -> int:
+    """How many digits after the point a return is shown with: more where returns are small."""
+    return digits + 2 if abs(AIMS[preset].reach) < 2 else digits
+
+
+def spread(values: list[float], digits: int) -> str:
     """A mean with its 95 % interval over seeds."""
     if not values:
         return ""
     if len(values) < 2:
-        return f"{values[0]:.1f}"
-    return f"{fmean(values):.1f} ± {STUDENT.get(len(values), 2.0) * stdev(values) / len(values) ** 0.5:.1f}"
+        return f"{values[0]:.{digits}f}"
+    half = STUDENT.get(len(values), 2.0) * stdev(values) / len(values) ** 0.5
+    return f"{fmean(values):.{digits}f} ± {half:.{digits}f}"
 
 
 def cell(preset: str, seed: int, results: Results) -> str:
     run = next((run for run in results.of(preset) if run["seed"] == seed), None)
     if run is None:
         return ""
-    best = f"{run['best']['mean']:.0f}"
-    return f"{best if run['best']['mean'] >= AIMS[preset].reach else f'**{best}**'} / {run['last']['mean']:.0f}"
+    digits = fine(preset, 0)
+    best = f"{run['best']['mean']:.{digits}f}"
+    return f"{best if run['best']['mean'] >= AIMS[preset].reach else f'**{best}**'} / {run['last']['mean']:.{digits}f}"
 
 
 # ------------------------------------------------------------ the sweep
 
 
-def sweep(names: list[str], first: int, seeds: int | None, jobs: int, runs: Path, results: Results) -> int:
+def sweep(args: argparse.Namespace, results: Results) -> int:
     """Trains what is missing; how many runs failed."""
+    names, first, seeds = args.presets or list(AIMS), args.first, args.seeds
     asked = [(preset, first + i) for preset in names for i in range(seeds or AIMS[preset].seeds)]
     have = {(preset, run["seed"]) for preset in names for run in results.of(preset)}
     wanted = [pair for pair in asked if pair not in have]
 
     def one(pair: tuple[str, int]) -> bool:
         try:
-            run = train(*pair, runs)
+            run = train(*pair, args.runs, args.device)
         except subprocess.CalledProcessError as error:
             print(f"{pair[0]} seed {pair[1]} failed: {error.stderr.strip()[-500:]}", flush=True)
             return False
@@ -277,7 +290,7 @@ def sweep(names: list[str], first: int, seeds: int | None, jobs: int, runs: Path
         print(f"{pair[0]} seed {pair[1]}: best {best:.1f}, last {last:.1f}, {run['seconds']:.0f} s", flush=True)
         return True
 
-    with ThreadPoolExecutor(jobs) as pool:
+    with ThreadPoolExecutor(args.jobs) as pool:
         return list(pool.map(one, wanted)).count(False)
 
 
@@ -288,12 +301,13 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, metavar="N", help="so many instead of what the aim asks for")
     parser.add_argument("--first", type=int, default=FIRST, metavar="SEED", help=f"the first seed ({FIRST})")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="runs side by side (1)")
+    parser.add_argument("--device", default="cpu", metavar="NAME", help="where to train (cpu)")
     parser.add_argument("--runs", type=Path, default=Path("runs/learning"), metavar="DIR", help="where runs are kept")
     parser.add_argument("--out", type=Path, default=RESULTS, metavar="DIR", help="where results go (docs/results)")
     parser.add_argument("--table", action="store_true", help="only write the table again")
     args = parser.parse_args()
-    results, names = Results(args.out), args.presets or list(AIMS)
-    failed = 0 if args.table else sweep(names, args.first, args.seeds, args.jobs, args.runs, results)
+    results = Results(args.out)
+    failed = 0 if args.table else sweep(args, results)
     (args.out / "learning.md").write_text(table(results))
     return 1 if failed else 0
 

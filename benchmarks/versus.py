@@ -3,7 +3,10 @@
 Each side is a process of its own (often of another virtual environment) that waits on its input while the other runs.
 It prints a line `ready` once it is warm, reads lines `run <n>`, does n units of work and answers one line of JSON:
 
-    {"seconds": 1.73, "counts": {"env_steps": 2048, "updates": 32, "samples": 8192}}
+    {"seconds": 1.73, "cpu": 1.70, "counts": {"env_steps": 2048, "updates": 32, "samples": 8192}}
+
+`cpu` is the processor time of the worker's own process, all its threads: where others use the machine as well it says
+more than the clock on the wall, and nothing where a worker has processes of its own.
 
 They take turns A B B A, so that a load that comes and goes meets both alike. Each neighbouring A and B is a pair; what
 is reported is the geometric mean of the pairs' ratios with a bootstrap 95 % interval. Counts are compared, not trusted.
@@ -35,6 +38,7 @@ class Answer(NamedTuple):
 
     seconds: float
     counts: Counts
+    cpu: float = 0.0  # processor seconds of the process itself
 
 
 class Ratio(NamedTuple):
@@ -50,32 +54,54 @@ class Ratio(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """A comparison: rates per second in the unit asked for (medians), and the ratio A / B."""
+    """A comparison: rates per second in the unit asked for (medians), the ratio A / B, and that by processor time."""
 
     a: float
     b: float
     ratio: Ratio
     ratios: tuple[float, ...]
+    cpu: Ratio
 
 
 # ------------------------------------------------------------ the side that is asked
 
 
-def serve(work: Callable[[int], Counts]) -> None:
-    """A worker's whole main: says it is ready, then answers requests until its input ends.
+class Desk:
+    """A worker's end of the pipe, for a program that pauses in the middle of its own loop; most call `serve`.
 
-    `work(n)` does n units and returns what it counted. Whatever it prints goes to stderr; answers have stdout alone.
+    Answers have the real stdout alone: whatever else is printed goes to stderr from now on.
     """
-    answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)
-    answers.write("ready\n")
-    for line in sys.stdin:
+
+    def __init__(self) -> None:
+        self._answers = os.fdopen(os.dup(1), "w", buffering=1)
+        self._used = 0.0
+        os.dup2(2, 1)
+
+    def ready(self) -> None:
+        self._answers.write("ready\n")
+
+    def request(self) -> int | None:
+        """The next n to do; None: nobody asks any more."""
+        line = sys.stdin.readline()
         verb, _, count = line.strip().partition(" ")
-        if verb != "run":
+        if line and verb != "run":
             raise ValueError(f"a request is `run <n>`, not {line!r}")
+        self._used = time.process_time()
+        return int(count) if line else None
+
+    def answer(self, seconds: float, counts: Counts) -> None:
+        told = {"seconds": seconds, "cpu": time.process_time() - self._used, "counts": dict(counts)}
+        self._answers.write(json.dumps(told) + "\n")
+
+
+def serve(work: Callable[[int], Counts]) -> None:
+    """A worker's whole main: says it is ready, then answers; `work(n)` does n units and returns what it counted."""
+    desk = Desk()
+    desk.ready()
+    while (n := desk.request()) is not None:
         began = time.perf_counter()
-        counts = work(int(count))
-        answers.write(json.dumps({"seconds": time.perf_counter() - began, "counts": dict(counts)}) + "\n")
+        counts = work(n)
+        desk.answer(time.perf_counter() - began, counts)
 
 
 # ------------------------------------------------------------ the side that asks
@@ -100,7 +126,7 @@ class Worker:
         self._child.stdin.write(f"run {n}\n")
         self._child.stdin.flush()
         told = json.loads(self._line())
-        return Answer(float(told["seconds"]), told["counts"])
+        return Answer(float(told["seconds"]), told["counts"], float(told.get("cpu", 0.0)))
 
     def close(self) -> None:
         assert self._child.stdin is not None
@@ -134,17 +160,23 @@ class Worker:
         return line.strip()
 
 
-def compare(a: Worker, b: Worker, n: int | tuple[int, int], pairs: int = 6, unit: str = "env_steps") -> Outcome:
-    """Runs both in turns, A B B A. `n` is the work of one turn (of A and of B where it is a pair)."""
+def compare(
+    a: Worker, b: Worker, n: int | tuple[int, int], pairs: int = 6, unit: str = "env_steps", within: float = 0.02
+) -> Outcome:
+    """Runs both in turns, A B B A. `n` is the work of one turn (of A and of B where it is a pair).
+
+    Raises unless both counted as much of everything per unit, up to the fraction `within`.
+    """
     of_a, of_b = n if isinstance(n, tuple) else (n, n)
     ones, twos = [], []
     for pair in range(pairs):
         for first in (pair % 2 == 0, pair % 2 == 1):
             (ones if first else twos).append(a.run(of_a) if first else b.run(of_b))
     rates_a, rates_b = ([x.counts[unit] / x.seconds for x in answers] for answers in (ones, twos))
-    ratios = tuple(x / y for x, y in zip(rates_a, rates_b, strict=True))
-    same_work(total(ones), total(twos), unit)
-    return Outcome(median(rates_a), median(rates_b), ratio(ratios), ratios)
+    cpu_a, cpu_b = ([x.counts[unit] / (x.cpu or x.seconds) for x in answers] for answers in (ones, twos))
+    ratios, by_cpu = ([x / y for x, y in zip(*both)] for both in ((rates_a, rates_b), (cpu_a, cpu_b)))
+    same_work(total(ones), total(twos), unit, within)
+    return Outcome(median(rates_a), median(rates_b), ratio(ratios), tuple(ratios), ratio(by_cpu))
 
 
 def same_work(a: Counts, b: Counts, unit: str, within: float = 0.02) -> None:

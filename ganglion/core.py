@@ -158,8 +158,9 @@ class Episode(NamedTuple):
 
     slot: int
     total: float  # the undiscounted return
-    length: int
+    length: float
     info: Mapping[str, float]  # numeric info keys, averaged over the episode
+    many: int = 1  # several that ended in one stretch are told as one, averaged, of slot -1
 
 
 class Progress(NamedTuple):

@@ -10,6 +10,10 @@ class UserError(Exception):
     """Bad input: one message naming the field, what is accepted and the nearest valid name. Exit code 2."""
 
 
+class EnvError(UserError):
+    """An environment failed too often, or could not be started again. Exit code 3."""
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """' Did you mean X?' when something known is close to `word`, else nothing."""
     close = get_close_matches(word, list(known), n=1, cutoff=0.5)

@@ -26,6 +26,8 @@ TABLE: dict[str, dict[str, str]] = {
     },
     "env": {
         "gym": "ganglion.envs.configs",
+        "atari": "ganglion.envs.arcade",
+        "envpool": "ganglion.envs.envpool",
         "torch": "ganglion.envs.configs",
         "toy": "ganglion.envs.configs",
     },

@@ -63,3 +63,4 @@ class EnvSpec:
     slots: int = 1
     name: str = ""
     agents: tuple[str, ...] = ("agent",)
+    frame: Space | None = None  # where observations are stacks of the last frames (FrameStack): what one frame is

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import inf
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
+from ganglion.buffers.frames import WHOLE, Whole
 from ganglion.buffers.replay import Fold, Replay, ReplayConfig
 from ganglion.buffers.sumtree import SumTree
 from ganglion.config import Share, linear, register
@@ -22,8 +24,8 @@ class PrioritisedConfig(ReplayConfig):
     beta: Share = linear(0.4, 1.0, until=1.0)  # how far the bias is corrected, over the budget
     floor: float = Field(1e-6, gt=0)  # added to every priority
 
-    def build(self, fold: Fold, recurrent: bool, slots: int, device: torch.device) -> Prioritised:
-        return Prioritised(self, fold, recurrent, slots, device)
+    def build(self, fold: Fold, recurrent: bool, slots: int, device: torch.device, seen: Whole = WHOLE) -> Prioritised:
+        return Prioritised(self, fold, recurrent, slots, device, seen)
 
 
 class Prioritised(Replay):
@@ -31,22 +33,30 @@ class Prioritised(Replay):
 
     cfg: PrioritisedConfig
 
-    def __init__(self, cfg: PrioritisedConfig, fold: Fold, recurrent: bool, slots: int, device: torch.device) -> None:
-        super().__init__(cfg, fold, recurrent, slots, device)
+    def __init__(
+        self, cfg: PrioritisedConfig, fold: Fold, recurrent: bool, slots: int, device: torch.device, seen: Whole
+    ) -> None:
+        super().__init__(cfg, fold, recurrent, slots, device, seen)
         self.tree = SumTree(self.ring.length * slots, device)
         self.largest = torch.ones((), dtype=torch.float64, device=device)  # new rows are as urgent as the most urgent
-        self.block = torch.arange(slots, device=device)
+        span = max(1 + seen.history, fold.reach + seen.history)
+        self.near = torch.arange(span * slots, device=device)  # flat positions from a row on
 
     def push(self, row: Row, ahead: tuple[Obs, Past], at: Progress) -> None:
         super().push(row, ahead, at)
-        self.set_mass(self.ring.pushed - 1, torch.zeros(self.slots, dtype=torch.float64, device=self.device))
-        complete = self.ring.pushed - 1 - self.fold.reach
+        newest, slots = self.ring.pushed - 1, self.slots
+        index, mass = self.blank(newest, 1)
+        complete = newest - self.fold.reach
         if complete >= 0:
-            valid = self.held.valid[complete % self.ring.length]
-            self.set_mass(complete, valid * self.largest**self.cfg.alpha)
+            valid = self.ring.held.valid[complete % self.ring.length]
+            index = torch.cat([index, self.near[:slots] + complete % self.ring.length * slots])
+            mass = torch.cat([mass, valid * self.largest**self.cfg.alpha])
+        self.tree.set(index, mass)
 
-    def set_mass(self, time: int, mass: Tensor) -> None:
-        self.tree.set(self.block + (time % self.ring.length) * self.slots, mass)
+    def blank(self, time: int, rows: int) -> tuple[Tensor, Tensor]:
+        """No mass for the newest `rows` rows, from `time` on, nor for the oldest that have lost frames."""
+        index = (self.near[: (rows + self.lost) * self.slots] + time * self.slots) % self.size
+        return index, torch.zeros_like(index, dtype=torch.float64)
 
     def ready(self) -> bool:
         return super().ready() and bool(self.tree.total > 0)
@@ -54,35 +64,39 @@ class Prioritised(Replay):
     def take(self, uniform: Tensor, at: Progress) -> Sample[Transition]:
         """Draws one sequence from each equal share of the mass; weights correct for being drawn too often."""
         n = uniform.shape[0]
-        strata = (torch.arange(n, device=self.device) + uniform.to(self.device)) / n
+        strata = (self.strata(n) + uniform.to(self.device)) / n
         index = self.tree.find(strata)
-        share = self.tree.get(index) / self.tree.total
-        weight = (share * (self.ring.filled * self.slots)) ** -self.cfg.beta(at.fraction)
-        return self.gather(index, (weight / weight.max()).float(), at)
+        mass = self.tree.get(index)
+        weight = (mass / mass.min()) ** -self.cfg.beta(at.fraction)  # at most 1
+        return self.gather(index, weight.float(), at)
+
+    def strata(self, n: int) -> Tensor:
+        return torch.arange(n, device=self.device)
 
     def feedback(self, index: Tensor, priority: Tensor) -> None:
         """Takes one new priority [N] per sequence drawn."""
         urgency = priority.double() + self.cfg.floor
-        urgency = torch.where(urgency.isfinite(), urgency, self.largest)
+        urgency = torch.where(urgency < inf, urgency, self.largest)  # a NaN is most urgent, too
         self.largest.copy_(torch.maximum(self.largest, urgency.max()))
         mass = urgency**self.cfg.alpha
         if self.cfg.max_use is not None:
-            mass = mass * (self.uses[index] < self.cfg.max_use)
+            mass = mass * (self.usage.uses(index) < self.cfg.max_use)
         self.tree.set_largest(index, mass)
 
     def metrics(self) -> Mapping[str, float]:
-        mass = self.tree.levels[0]
+        mass = self.tree.mass
         known = mass[mass > 0]
         spread = float(known.std() / known.mean()) if known.numel() > 1 else 0.0
         return {**super().metrics(), "priority_max": float(self.largest), "priority_spread": spread}
 
     def state(self) -> State:
-        return join({"replay": super().state(), "tree": State({"mass": self.tree.levels[0], "largest": self.largest})})
+        return join({"replay": super().state(), "tree": State({"mass": self.tree.mass, "largest": self.largest})})
 
     def restore(self, state: State) -> None:
         super().restore(under(state, "replay"))
         tree = under(state, "tree").tensors
         self.largest.copy_(tree["largest"])
         self.tree.rebuild(tree["mass"])
-        for time in range(max(self.ring.pushed - self.fold.reach, 0), self.ring.pushed):  # n_step may have grown
-            self.set_mass(time, torch.zeros(self.slots, dtype=torch.float64, device=self.device))
+        if self.ring.pushed:  # n_step may have grown
+            rows = min(self.fold.reach, self.ring.pushed)
+            self.tree.set(*self.blank(self.ring.pushed - rows, rows))

@@ -9,12 +9,13 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from ganglion import ops
-from ganglion.buffers.storage import RowRing, zeros
+from ganglion.buffers.frames import WHOLE, Whole, keeper
+from ganglion.buffers.storage import Fetched, SampledRing
+from ganglion.buffers.usage import Usage
 from ganglion.config import BufferConfig, Count, register
 from ganglion.core import EnvSpec, Obs, Past, Progress, Row, Sample, State, Transition, join, under
 from ganglion.errors import UserError
-from ganglion.ops.returns import windows
+from ganglion.ops.returns import NStep, windows
 
 
 class Fold(NamedTuple):
@@ -47,129 +48,107 @@ class ReplayConfig(BufferConfig):
         if self.burn_in >= length:
             raise UserError(f"algo.replay.burn_in: {self.burn_in} should be less than the {length} rows of a sequence.")
         fold = Fold(n, gamma, length)
-        return lambda spec, device: self.build(fold, recurrent, spec.slots, device)
+        return lambda spec, device: self.build(fold, recurrent, spec.slots, device, keeper(spec, device))
 
-    def build(self, fold: Fold, recurrent: bool, slots: int, device: torch.device) -> Replay:
-        return Replay(self, fold, recurrent, slots, device)
+    def build(self, fold: Fold, recurrent: bool, slots: int, device: torch.device, seen: Whole = WHOLE) -> Replay:
+        return Replay(self, fold, recurrent, slots, device, seen)
 
 
 class Replay:
-    """Every row once per slot on a ring [length, B]; a sample is rows drawn uniformly, dead ones with weight 0."""
+    """Every row once per slot on a ring [length, B]; a sample is rows drawn uniformly, dead ones with weight 0.
+
+    A sample lives in memory that the next one takes over: whoever keeps it longer copies it.
+    """
 
     fresh = False  # items are kept and sampled again
 
-    def __init__(self, cfg: ReplayConfig, fold: Fold, recurrent: bool, slots: int, device: torch.device) -> None:
+    def __init__(
+        self, cfg: ReplayConfig, fold: Fold, recurrent: bool, slots: int, device: torch.device, seen: Whole
+    ) -> None:
         self.cfg, self.fold, self.recurrent, self.slots, self.device = cfg, fold, recurrent, slots, device
-        self.ring = RowRing(max(cfg.capacity // slots, fold.reach + 1), device)
-        self.uses = zeros((self.ring.length * slots,), torch.int32, device)
-        self.born = zeros((self.ring.length,), torch.int64, device)  # opt steps at insertion
-        self.staleness = torch.zeros((), device=device)
+        self.seen = seen  # how observations are kept
+        self.ring = SampledRing(
+            max(cfg.capacity // slots, seen.history + fold.reach + 1), device, fold.gamma, not seen.history
+        )
+        self.size = self.ring.length * slots
+        self.usage = Usage(self.ring.length, slots, device)
+        rows = torch.arange(fold.length + fold.n, device=device)[:, None]
+        self.own, self.after, self.order = rows[: fold.length], rows[1 : fold.length + 1], rows * slots
 
     # ------------------------------------------------------------ in
 
     def push(self, row: Row, ahead: tuple[Obs, Past], at: Progress) -> None:
-        pos = self.ring.push(row)
-        self.uses[pos * self.slots : (pos + 1) * self.slots] = 0
-        self.born[pos] = at.opt_steps
+        pos = self.ring.push(self.seen.kept(row, self.ring))
+        self.seen.check(row, self.ring)
+        self.usage.stored(pos, at)
 
     # ------------------------------------------------------------ out
 
+    @property
+    def lost(self) -> int:
+        """How many of the oldest rows cannot be sampled: frames before them have been overwritten."""
+        return self.seen.history if self.ring.pushed > self.ring.length else 0
+
     def ready(self) -> bool:
-        return self.ring.filled > self.fold.reach
+        return self.ring.filled > self.fold.reach + self.lost
 
     @property
     def wants(self) -> int:
         return self.cfg.batch
 
     def take(self, uniform: Tensor, at: Progress) -> Sample[Transition]:
-        """Draws `batch` sequences among those whose later rows are all there."""
-        rows = self.ring.filled - self.fold.reach
-        oldest = self.ring.pushed - self.ring.filled
+        """Draws `batch` sequences among those whose earlier frames and later rows are all there."""
+        rows = self.ring.filled - self.fold.reach - self.lost
+        oldest = self.ring.pushed - self.ring.filled + self.lost
         drawn = (uniform.to(self.device) * (rows * self.slots)).long()
-        index = (drawn + oldest * self.slots) % (self.ring.length * self.slots)
-        return self.gather(index, torch.ones_like(index, dtype=torch.float32), at)
+        return self.gather(drawn + oldest * self.slots, None, at)
 
-    def gather(self, index: Tensor, weight: Tensor, at: Progress) -> Sample[Transition]:
+    def gather(self, index: Tensor, weight: Tensor | None, at: Progress) -> Sample[Transition]:
         """The sequences that start at flat positions `index` [N], with the weight each was drawn with."""
-        length, n = self.fold.length, self.fold.n
-        size = self.ring.length * self.slots
-        offset = torch.arange(length + n, device=self.device)[:, None] * self.slots
-        span = (index + offset) % size  # [length + n, N] flat positions along time
-        first, rows = span[:1], span[:length]
-        reward, discount, steps = self.returns(span)
-        held = self.held
-        start = self.read(held.start, rows)
-        past = Past(self.read(held.memory, first), start)
+        ring = self.ring
+        span = (index + self.order) % self.size  # [length + n, N] flat positions along time
+        got = ring.fetch(span, self.fold.length)
+        reward, discount, later = self.returns(got)
+        past = next_past = Past((), got.first.start)
+        ahead = self.own.expand_as(later)
         if self.recurrent:  # memory must run through every later row to reach the one that bootstraps
-            ahead = steps + torch.arange(length, device=self.device)[:, None] - 1
-            next_obs = self.read(held.obs, span[1:])
-            next_past = Past(self.read(held.memory, span[1:2]), self.read(held.start, span[1:]))
+            memory, after = (ring.read(ring.held.memory, span[k : k + 1], f"memory {k}") for k in (0, 1))
+            past, next_past, ahead = Past(memory, got.first.start), Past(after, got.rest.start), later - 1
+        if self.recurrent or self.fold.n == 1:
+            obs, next_obs = self.seen.along(ring, span, got, self.recurrent)
         else:
-            ahead = torch.arange(length, device=self.device)[:, None].expand_as(steps)  # its own
-            next_obs = self.read(held.obs, (rows + steps * self.slots) % size)
-            next_past = past
-        action = self.read(held.action, rows)
-        data = Transition(self.read(held.obs, rows), action, reward, discount, next_obs, ahead, past, next_past)
-        return Sample(data, index, self.weigh(index, self.read(held.valid, rows), weight, at))
+            obs, next_obs = self.seen.pairs(ring, span[: self.fold.length], span.gather(0, later))
+        data = Transition(obs, got.first.action, reward, discount, next_obs, ahead, past, next_past)
+        return Sample(data, span[0], self.weigh(span[0], got.derived.live, weight, at))
 
-    def returns(self, span: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """n-step sums, discounts and lengths [T, N]; nothing passes an episode's end."""
-        held = self.held
-        reward, terminated, truncated = self.read((held.reward, held.terminated, held.truncated), span[:-1])
-        discount = self.fold.gamma * (~terminated).float()
-        folded = windows(reward, discount, terminated | truncated, self.fold.n)
-        steps = folded.ahead - torch.arange(self.fold.length, device=self.device)[:, None]
-        return folded.reward, folded.discount, steps
+    def returns(self, got: Fetched) -> NStep:
+        """n-step sums, their discounts, and which row bootstraps, [T, N]; nothing passes an episode's end."""
+        reward, discount, n = got.first.reward, got.derived.discount, self.fold.n
+        if n == 1:
+            return NStep(reward, discount, self.after.expand_as(reward))
+        return windows(got.rows.reward[:-1], discount, (got.rows.terminated | got.rows.truncated)[:-1], n)
 
-    def weigh(self, index: Tensor, valid: Tensor, weight: Tensor, at: Progress) -> Tensor:
+    def weigh(self, index: Tensor, live: Tensor, weight: Tensor | None, at: Progress) -> Tensor:
         """The weight of each row [T, N]: 0 where dead, warming up, used too often or too old."""
-        age = at.opt_steps - self.born[index // self.slots]
+        rows = live if weight is None else live * weight
         if self.cfg.max_use is not None:  # before this use is counted: a row drawn twice at once is not lost by it
-            weight = weight * (self.uses[index] < self.cfg.max_use)
-        self.uses.index_add_(0, index, torch.ones_like(index, dtype=torch.int32))
-        self.staleness.copy_(age.float().mean())
+            rows = rows * (self.usage.uses(index) < self.cfg.max_use)
         if self.cfg.max_staleness is not None:
-            weight = weight * (age <= self.cfg.max_staleness)
-        rows = valid * weight
+            rows = rows * (self.usage.age(index, at) <= self.cfg.max_staleness)
         if self.cfg.burn_in:
-            rows[: self.cfg.burn_in] = 0
+            rows = rows * (self.own >= self.cfg.burn_in)
+        self.usage.drew(index, at)
         return rows
 
     def feedback(self, index: Tensor, priority: Tensor) -> None:
         """Uniform replay has no priorities."""
 
-    # ------------------------------------------------------------ reading the ring
-
-    @property
-    def held(self) -> Row:
-        assert self.ring.rows is not None
-        return self.ring.rows
-
-    def read(self, tree: Obs, flat: Tensor) -> Obs:
-        """Leaves [length, B, ...] at flat positions [T, N] -> [T, N, ...]."""
-        where = flat.reshape(-1)
-        return ops.map_tree(lambda x: x.flatten(0, 1).index_select(0, where).unflatten(0, flat.shape), tree)
-
     def metrics(self) -> Mapping[str, float]:
-        used = self.uses[: self.ring.filled * self.slots].float()
-        return {
-            "rows": float(self.ring.filled * self.slots),
-            "use": float(used.mean()),
-            "staleness": float(self.staleness),
-        }
+        return {"rows": float(self.ring.filled * self.slots), **self.usage.metrics(self.ring.filled)}
 
     def state(self) -> State:
-        own = State({"uses": self.uses, "born": self.born, "staleness": self.staleness})
-        return join({"own": own, "ring": self.ring.state()})
+        return join({"own": self.usage.state(), "ring": self.ring.state()})
 
     def restore(self, state: State) -> None:
-        own = under(state, "own").tensors
-        if "uses" not in own:
-            raise UserError("algo.replay.kind: the saved buffer is of another kind; it cannot be changed.")
-        if own["uses"].shape != self.uses.shape:
-            sizes = f"{len(own['uses']):,} rows, this one {len(self.uses):,}"
-            raise UserError(f"algo.replay.capacity: the saved buffer has {sizes}; it cannot be changed.")
+        self.usage.restore(under(state, "own"))
         self.ring.restore(under(state, "ring"))
-        self.uses.copy_(own["uses"])
-        self.born.copy_(own["born"])
-        self.staleness.copy_(own["staleness"])

@@ -31,6 +31,15 @@ class RolloutBuffer:
 
     def push(self, row: Row, ahead: tuple[Obs, Past], at: Progress) -> None:
         self.ring.push(row)
+        self.follow(ahead)
+
+    def push_rows(self, rows: Row, ahead: tuple[Obs, Past]) -> None:
+        """Several rows at once, [T, B, ...]."""
+        self.ring.push_rows(rows)
+        self.follow(ahead)
+
+    def follow(self, ahead: tuple[Obs, Past]) -> None:
+        """Keeps what follows the last row."""
         if self.ready():
             obs, past = ahead
             self.last = ops.map_tree(lambda x: x.to(self.device)[None], obs), past

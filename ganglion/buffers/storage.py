@@ -1,11 +1,13 @@
-"""Rows on a ring: one preallocated array per leaf, written once, gathered when sampled."""
+"""Rows on a ring: preallocated arrays, written once, gathered when sampled into memory that is used again."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Callable, Mapping
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,15 +15,21 @@ from ganglion import ops
 from ganglion.core import Ring, Row, State
 from ganglion.errors import UserError
 
+WORD = 8  # a record is a whole number of these bytes
+NARROW = 512  # bytes
+
 
 def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     """Room for `shape[0]` rows; where there is none, the user hears which settings ask for it."""
+    size = prod(shape) * dtype.itemsize
     try:
-        return torch.zeros(shape, dtype=dtype, device=device)
-    except RuntimeError as error:  # of any allocator
-        size = prod(shape) * dtype.itemsize / 1e9
+        if device.type != "cpu":
+            return torch.zeros(shape, dtype=dtype, device=device)
+        # The system's own zeros: a page costs memory when it is first written, which torch.zeros does at once.
+        return torch.from_numpy(np.zeros(size, np.uint8)).view(dtype).view(shape)
+    except (RuntimeError, MemoryError) as error:  # of any allocator
         raise UserError(
-            f"algo.replay.capacity or algo.horizon: no room for {shape[0]:,} rows ({size:,.1f} GB) on {device}."
+            f"algo.replay.capacity or algo.horizon: no room for {shape[0]:,} rows ({size / 1e9:,.1f} GB) on {device}."
         ) from error
 
 
@@ -37,12 +45,24 @@ class RowRing:
     def push(self, row: Row) -> int:
         """Stores a row of all slots; returns the position it took."""
         if self.rows is None:
-            self.hold(ops.map_tree(lambda x: zeros((self.length, *x.shape), x.dtype, self.device), row))
+            self.hold(self.room(row))
         at = self.pushed % self.length
-        for kept, new in zip(self.leaves, ops.leaves(row), strict=True):
-            kept[at].copy_(new)
+        torch._foreach_copy_([kept[at] for kept in self.leaves], ops.leaves(row))
         self.pushed += 1
         return at
+
+    def push_rows(self, rows: Row) -> None:
+        """Stores several rows, [T, B, ...], that fit before the end of the ring."""
+        if self.rows is None:
+            self.hold(self.room(ops.map_tree(lambda x: x[0], rows)))
+        first, count = self.pushed % self.length, ops.leaves(rows)[0].shape[0]
+        torch._foreach_copy_([kept[first : first + count] for kept in self.leaves], ops.leaves(rows))
+        self.pushed += count
+
+    def room(self, row: Row) -> Row:
+        """Arrays for `length` rows like this one [B, ...]."""
+        rows: Row = ops.map_tree(lambda x: zeros((self.length, *x.shape), x.dtype, self.device), row)
+        return rows
 
     def hold(self, rows: Row) -> None:
         self.rows, self.leaves = rows, ops.leaves(rows)
@@ -71,6 +91,149 @@ class RowRing:
         if "rows" in state.rings:
             arrays = {k: v.to(self.device) for k, v in state.rings["rows"].arrays.items()}
             self.hold(row_of(arrays))
+
+
+class SampledRing(RowRing):
+    """A ring whose rows are drawn at random: all small leaves of a row lie side by side, so that one gather, and one
+    visit to main memory, brings them all. Memories have arrays of their own, and so have observations, unless they are
+    small and `pack` allows it.
+
+    Samples are gathered into memory that is used again, since fresh pages cost more than the copies into them: what is
+    read lives until the next reading of the same name, and whoever keeps it longer copies it.
+    """
+
+    def __init__(self, length: int, device: torch.device, gamma: float, pack: bool = True, block: int = 256) -> None:
+        super().__init__(length, device, block)
+        self.gamma, self.pack = gamma, pack
+        self.records = torch.empty(0)  # [length, B, bytes]
+        self.layout: Layout | None = None
+        self.gathers: dict[tuple[str, int], Gather] = {}
+        self.derived = Derived(torch.empty(0), torch.empty(0))
+        self.views: tuple[Tensor, Fetched] | None = None  # records that were fetched, and the leaves in them
+
+    @property
+    def held(self) -> Row:
+        assert self.rows is not None
+        return self.rows
+
+    def push(self, row: Row) -> int:
+        at = super().push(row)
+        self.derive(at)
+        return at
+
+    def derive(self, at: int | slice) -> None:
+        """Brings what follows from flags up to date."""
+        self.derived.discount[at] = self.gamma * (~self.held.terminated[at])
+        self.derived.live[at] = self.held.valid[at].float()
+
+    def room(self, row: Row) -> Row:
+        return self.lay(row, lambda x: zeros((self.length, *x.shape), x.dtype, self.device), row)
+
+    def lay(self, row: Row, array: Callable[[Tensor], Tensor], large: Row) -> Row:
+        """Room for rows like this one [B, ...]: new records, and `array` of each leaf of `large` not in them."""
+        self.pack = self.pack and sum(x[0].nbytes for x in ops.leaves(row.obs)) <= NARROW
+        small = row._replace(obs=row.obs if self.pack else None, memory=())
+        self.layout = Layout.of((small, Derived(row.reward, row.reward)))
+        self.records = zeros((self.length, row.reward.shape[0], self.layout.width), torch.uint8, self.device)
+        self.gathers, self.views = {}, None
+        views, self.derived = self.layout.views(self.records)
+        rows: Row = views._replace(memory=ops.map_tree(array, large.memory))
+        return rows if self.pack else rows._replace(obs=ops.map_tree(array, large.obs))
+
+    def restore(self, state: State) -> None:
+        """Large arrays are taken as they are, the others copied into records."""
+        super().restore(state)
+        if (rows := self.rows) is not None:
+            self.hold(self.lay(ops.select(rows, 0), lambda x: x, rows))
+            ops.map_tree(lambda kept, x: kept if kept is x else kept.copy_(x), self.rows, rows)
+            self.derive(slice(None))
+
+    def fetch(self, where: Tensor, first: int) -> Fetched:
+        """What lies in records, at flat positions [T, N]."""
+        assert self.layout is not None
+        got = self.read(self.records, where, "records")
+        if self.views is None or self.views[0] is not got:
+            rows, derived = self.layout.views(got)
+            head, rest = ops.map_tree(lambda x: x[:first], rows), ops.map_tree(lambda x: x[1:], rows)
+            self.views = got, Fetched(rows, head, rest, Derived(derived.discount[:-1], derived.live[:first]))
+        return self.views[1]
+
+    def read(self, tree: Any, where: Tensor, name: str) -> Any:
+        """The rows at flat positions `where` of leaves [length, B, ...], in memory of this name."""
+        flat, order = where.reshape(-1), itertools.count()
+
+        def gather(x: Tensor) -> Tensor:
+            key = name, next(order)
+            kept = self.gathers.get(key)
+            if kept is None or kept.where != where.shape or kept.leaf is not x:
+                kept = self.gathers[key] = Gather(x, where.shape)
+            return kept(flat)
+
+        return ops.map_tree(gather, tree)
+
+
+class Derived(NamedTuple):
+    """What follows from a row's flags, as the numbers that learning needs; computed once, when the row is stored."""
+
+    discount: Tensor  # gamma, 0 where terminated
+    live: Tensor  # 1, 0 where not valid
+
+
+class Fetched(NamedTuple):
+    """Rows [T, N, ...] of records."""
+
+    rows: Row
+    first: Row  # as many as were asked for
+    rest: Row  # all but the first
+    derived: Derived  # discount of all but the last, live of the first
+
+
+class Gather:
+    """Rows of one array, time after time into the same memory."""
+
+    def __init__(self, leaf: Tensor, where: torch.Size) -> None:
+        self.leaf, self.where = leaf, where
+        self.source = leaf.flatten(0, 1)
+        self.out = leaf.new_empty((*where, *leaf.shape[2:]))
+        self.rows = self.out.view(-1, *leaf.shape[2:]) if self.out.numel() else self.out.flatten(0, len(where) - 1)
+        plain = leaf.device.type == "cpu" and self.source.is_contiguous() and self.out.numel() > 0
+        self.bytes = [x.view(len(x), -1).view(torch.uint8).numpy() for x in (self.source, self.rows)] if plain else []
+
+    def __call__(self, where: Tensor) -> Tensor:
+        if self.bytes and self.bytes[0].shape[1] <= NARROW:  # of narrow rows numpy copies several while torch does one
+            np.take(self.bytes[0], where.numpy(), 0, self.bytes[1], "clip")
+        else:
+            torch.index_select(self.source, 0, where, out=self.rows)
+        return self.out
+
+
+class Layout(NamedTuple):
+    """Where each leaf of a row lies in its record."""
+
+    tree: Any  # of (first byte, bytes, dtype, shape)
+    width: int
+
+    @classmethod
+    def of(cls, tree: Any) -> Layout:
+        """Widest types first, so that every leaf is aligned. Leaves are [B, ...]."""
+        leaves, first, places = ops.leaves(tree), 0, {}
+        for i in sorted(range(len(leaves)), key=lambda i: -leaves[i].dtype.itemsize):
+            shape = leaves[i].shape[1:]
+            size = prod(shape) * leaves[i].dtype.itemsize
+            places[i] = [first, size, leaves[i].dtype, shape]  # a list is a leaf
+            first += size
+        order = iter(range(len(leaves)))
+        return cls(ops.map_tree(lambda _: places[next(order)], tree), -(-first // WORD) * WORD)
+
+    def views(self, records: Tensor) -> Any:
+        """Bytes [..., width] as the tree of leaves [..., *shape], nothing copied."""
+
+        def view(place: list[Any]) -> Tensor:
+            first, size, dtype, shape = place
+            typed = records[..., first : first + size].view(dtype)
+            return typed.unflatten(-1, shape) if shape else typed.squeeze(-1)
+
+        return ops.map_tree(view, self.tree)
 
 
 def tree_of(arrays: Mapping[str, Tensor]) -> dict[str, Any]:

@@ -50,13 +50,15 @@ def drive(run: Run, imports: Sequence[str] = ()) -> int:
         try:
             follow(run, asked)
         except UserError as error:
-            raise UserError(f"{error} What was saved before is whole. Continue with: {resume}") from error
+            raise type(error)(f"{error} What was saved before is whole. Continue with: {resume}") from error
         except OSError as error:
             complain(f"{error.strerror or error}. What was saved before is whole. Continue with: {resume}")
             return 1
         except KeyboardInterrupt:
             complain(f"ended at once. What was saved before is whole. Continue with: {resume}")
             return 130
+        finally:
+            run.close()
     if asked.signal is not None:
         if run.cfg.save.every.unit == "never":
             say(f"Interrupted in {run.folder}; save is never, so nothing was saved")

@@ -6,7 +6,7 @@ import argparse
 from typing import NoReturn
 
 from ganglion import __version__
-from ganglion.cli import evaluate, listing, play, resume, show, train
+from ganglion.cli import bench, check, evaluate, listing, play, replay, resume, show, train
 from ganglion.cli.text import say
 from ganglion.errors import UserError, nearest
 
@@ -15,8 +15,11 @@ COMMANDS = {
     "resume": resume,
     "eval": evaluate,
     "play": play,
+    "replay": replay,
     "list": listing,
     "show": show,
+    "check": check,
+    "bench": bench,
 }
 EXAMPLES = """\
 examples:
@@ -28,8 +31,11 @@ examples:
   ganglion resume runs/cartpole-dqn-20260101-120000
   ganglion eval runs/cartpole-dqn-20260101-120000 --episodes 100 --json
   ganglion play runs/cartpole-dqn-20260101-120000 --out cartpole.gif
+  ganglion replay runs/cartpole-dqn-20260101-120000 3-17    an episode whose environment failed, again
   ganglion list zoo                                 also: algos, envs, nets, writers, ...
   ganglion show cartpole/dqn                        every setting, resolved
+  ganglion check MyEnv-v0 --import my_module        is this environment fit to train on?
+  ganglion bench cartpole/ppo                       how fast, where the time goes, how far from the limit
 
 `ganglion COMMAND --help` says more.
 """

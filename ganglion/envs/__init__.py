@@ -9,36 +9,52 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ganglion.envs.arcade import AtariConfig
+    from ganglion.envs.checker import check_env
     from ganglion.envs.configs import GymConfig, TorchConfig, ToyConfig
+    from ganglion.envs.elements import Element, Processed
+    from ganglion.envs.envpool import EnvPoolConfig
     from ganglion.envs.gym import GymEnv
     from ganglion.envs.native import NATIVE, Acrobot, CartPole, MountainCar, Pendulum
+    from ganglion.envs.old import OldGym
     from ganglion.envs.seeds import episode_seed
     from ganglion.envs.spaces import from_gym, to_gym
     from ganglion.envs.toys import TOYS, Bandit, Chain, Identity, Masked, Memory, Toy, TruncationProbe
     from ganglion.envs.vector import VectorGymEnv
     from ganglion.envs.world import TorchEnv
     from ganglion.envs.wrappers import FrameStack, Show, Wrapper, clip_obs, keep
+    from ganglion.envs.wrapping import WRAPPERS, wrapped
 
 _MODULES = {
+    "arcade": ("AtariConfig",),
+    "checker": ("check_env",),
     "configs": ("GymConfig", "TorchConfig", "ToyConfig"),
+    "elements": ("Element", "Processed"),
+    "envpool": ("EnvPoolConfig",),
     "gym": ("GymEnv",),
     "native": ("NATIVE", "Acrobot", "CartPole", "MountainCar", "Pendulum"),
+    "old": ("OldGym",),
     "seeds": ("episode_seed",),
     "spaces": ("from_gym", "to_gym"),
     "toys": ("TOYS", "Bandit", "Chain", "Identity", "Masked", "Memory", "Toy", "TruncationProbe"),
     "vector": ("VectorGymEnv",),
     "world": ("TorchEnv",),
     "wrappers": ("FrameStack", "Show", "Wrapper", "clip_obs", "keep"),
+    "wrapping": ("WRAPPERS", "wrapped"),
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
     "NATIVE",
     "TOYS",
+    "WRAPPERS",
     "Acrobot",
+    "AtariConfig",
     "Bandit",
     "CartPole",
     "Chain",
+    "Element",
+    "EnvPoolConfig",
     "FrameStack",
     "GymConfig",
     "GymEnv",
@@ -46,7 +62,9 @@ __all__ = [
     "Masked",
     "Memory",
     "MountainCar",
+    "OldGym",
     "Pendulum",
+    "Processed",
     "Show",
     "TorchConfig",
     "TorchEnv",
@@ -55,11 +73,13 @@ __all__ = [
     "TruncationProbe",
     "VectorGymEnv",
     "Wrapper",
+    "check_env",
     "clip_obs",
     "episode_seed",
     "from_gym",
     "keep",
     "to_gym",
+    "wrapped",
 ]
 
 

@@ -14,7 +14,8 @@ if TYPE_CHECKING:  # what follows is imported where it is used, so that reading 
     import gymnasium
     from gymnasium.envs.registration import EnvSpec as GymSpec
 
-    from ganglion.core import Env
+    from ganglion.core import Env, Promise
+    from ganglion.envs.slots import Make
 
 OWN = {  # options of gymnasium.make that have a setting of their own
     "max_episode_steps": "env.time_limit",
@@ -23,9 +24,8 @@ OWN = {  # options of gymnasium.make that have a setting of their own
     "vectorization_mode": "env.vector",
     "disable_env_checker": "nothing: it is always off",
     "vector_kwargs": "nothing: it is not needed",
-    "wrappers": "nothing: wrap in Python",
+    "wrappers": "env.wrappers",
 }
-EXTRAS = {"box2d": "box2d", "mujoco": "mujoco", "ale_py": "atari"}  # in an entry point -> our extra
 
 
 class ShapedConfig(EnvConfig):
@@ -66,8 +66,14 @@ class GymConfig(ShapedConfig):
     id: str = Field(min_length=1, max_length=200)
     options: Mapping[str, Any] = Field(default_factory=dict)  # given to the environment's own constructor
     vector: bool = False  # the vectorised version the environment ships
+    wrappers: tuple[str | Mapping[str, Any], ...] = ()  # named wrappers around each slot, innermost first
     masks: bool | None = None  # info["action_mask"] is the action mask; None: where a first reset has it
     resume: Literal["replay", "restart"] = "replay"  # restart: for what does not repeat under a seed
+    per_slot: tuple[Mapping[str, Any], ...] = ()  # options that take turns over the slots
+    workers: int = Field(default=0, ge=0, le=1024)  # processes that walk the slots; 0: this one
+    timeout: float = Field(default=60.0, gt=0, le=86_400)  # seconds for a step of a worker
+    max_memory: float = Field(default=4096.0, gt=0)  # megabytes a worker may hold
+    max_failures: int = Field(default=100, ge=0)  # in the run, before it stops
 
     @field_validator("id")
     @classmethod
@@ -76,37 +82,108 @@ class GymConfig(ShapedConfig):
             raise ValueError("should be a registered id; import the module that registers it by --import MODULE")
         return value
 
-    @field_validator("options")
+    @field_validator("options", "per_slot")
     @classmethod
-    def _not_ours(cls, options: Mapping[str, Any]) -> Mapping[str, Any]:
-        for name in options:
+    def _not_ours(cls, options: Any) -> Any:
+        for name in [name for one in (options if isinstance(options, tuple) else [options]) for name in one]:
             if name in OWN:
                 raise ValueError(f"{name} is set by {OWN[name]}")
         return options
 
+    @field_validator("wrappers")
+    @classmethod
+    def _named(cls, wrappers: tuple[str | Mapping[str, Any], ...]) -> tuple[str | Mapping[str, Any], ...]:
+        from ganglion.envs.wrapping import WRAPPERS
+
+        for one in wrappers:
+            name = one if isinstance(one, str) else next(iter(one), "")
+            if name not in WRAPPERS or (not isinstance(one, str) and len(one) != 1):
+                close = nearest(name, WRAPPERS)
+                raise ValueError(
+                    f"should be names, or names with a setting ({{noop: 30}}), of {', '.join(WRAPPERS)}.{close}"
+                )
+        return wrappers
+
+    # What is made and how: kinds of their own (atari) say it differently, and the rest is the same.
+
+    def registered(self) -> str:
+        """The id gymnasium knows."""
+        return self.id
+
+    def made_with(self) -> dict[str, Any]:
+        """What the environment's constructor is given."""
+        return dict(self.options)
+
+    def layers(self) -> list[list[Any]]:
+        """The wrappers around each slot, in plain values: [name, setting], innermost first."""
+        return [[one] if isinstance(one, str) else list(next(iter(one.items()))) for one in self.wrappers]
+
     def build(self, slots: int | None = None, device: str = "cpu", render: bool = False) -> Env:
         from ganglion.envs.gym import GymEnv
+        from ganglion.envs.making import find_spec
 
-        spec = find_spec(self.id)
+        spec = find_spec(self.registered())
         if self.vector:
             return self.shape(self._vector(spec, slots or self.slots, device, render))
-        limit = self.time_limit or spec.max_episode_steps or 0
-        masks: bool | Literal["auto"] = "auto" if self.masks is None else self.masks
-        promise = "restart" if spec.nondeterministic else self.resume
+        if self.workers and not render:
+            return self.shape(self._pool(spec, slots or self.slots, device))
+        limit, promise = self.limit(spec), self._promise(spec)
+        make, count = self.maker(spec, render), slots or self.slots
+        return self.shape(GymEnv(make, count, self.id, device, self._masks(), promise, limit, self.max_failures))
+
+    def maker(self, spec: GymSpec, render: bool = False) -> Make:
+        """What makes one slot's environment, in this process."""
+        from ganglion.envs.making import make_one, options_of
+        from ganglion.envs.wrapping import wrapped
 
         def make(slot: int) -> gymnasium.Env[Any, Any]:
-            return make_one(spec, self.options, render and slot == 0)
+            options = options_of(slot, self.made_with(), self.per_slot)
+            return wrapped(make_one(spec, options, render and slot == 0), self.layers())
 
-        return self.shape(GymEnv(make, slots or self.slots, self.id, device, masks, promise, limit))
+        return make
+
+    def _pool(self, spec: GymSpec, slots: int, device: str) -> Env:
+        from ganglion.envs.making import carried
+        from ganglion.envs.pool import Pool
+        from ganglion.envs.pooled import PoolEnv
+
+        arguments = {"spec": carried(spec), "options": self.made_with(), "per_slot": self.per_slot}
+        pool = Pool(
+            "ganglion.envs.making:gym_slot",
+            {**arguments, "layers": self.layers()},
+            slots,
+            self.workers,
+            masks=self._masks(),
+            limit=self.limit(spec),
+            timeout=self.timeout,
+            max_memory=self.max_memory,
+            replay=self._promise(spec) == "replay",
+        )
+        return PoolEnv(pool, self.id, device, self.max_failures)
+
+    def limit(self, spec: GymSpec) -> int:
+        """Steps until an episode is truncated, 0 for never."""
+        return self.time_limit or spec.max_episode_steps or 0
+
+    def _masks(self) -> bool | Literal["auto"]:
+        return "auto" if self.masks is None else self.masks
+
+    def _promise(self, spec: GymSpec) -> Promise:
+        return "restart" if spec.nondeterministic else self.resume
 
     def _vector(self, spec: GymSpec, slots: int, device: str, render: bool) -> Env:
         import gymnasium
 
+        from ganglion.envs.making import explained
         from ganglion.envs.vector import VectorGymEnv
 
         if spec.vector_entry_point is None:
             raise UserError(f"env.vector: {self.id} ships no vectorised version; set it to false")
-        extra: dict[str, Any] = dict(self.options)
+        if self.workers or self.per_slot:
+            raise UserError("env.vector: the vectorised version takes no env.workers or env.per_slot; set it to false")
+        if self.wrappers:
+            raise UserError("env.wrappers: they go around single environments; set env.vector to false")
+        extra = self.made_with()
         if self.time_limit is not None:
             extra["max_episode_steps"] = self.time_limit
         if render:
@@ -116,67 +193,6 @@ class GymConfig(ShapedConfig):
         except Exception as error:
             raise explained(spec, error) from error
         return VectorGymEnv(env, self.id, device)
-
-
-def find_spec(name: str) -> GymSpec:
-    """What gymnasium has registered under a name."""
-    import gymnasium
-
-    if name not in gymnasium.registry:
-        _register_atari(name)
-    try:
-        return gymnasium.spec(name)
-    except gymnasium.error.Error as error:
-        close = nearest(name, gymnasium.registry)
-        raise UserError(
-            f"env.id: gymnasium has no environment {name!r}.{close} "
-            "Accepted: a registered id; environments of your own need --import MODULE."
-        ) from error
-
-
-def _register_atari(name: str) -> None:
-    """ALE's ids are known once its package is imported, which gymnasium does not do by itself."""
-    import gymnasium
-
-    try:
-        import ale_py
-    except ImportError as error:
-        if name.startswith("ALE/"):
-            raise UserError(f'env.id: {name} needs the Atari extra. Try pip install "ganglion[atari]"') from error
-    else:
-        gymnasium.register_envs(ale_py)
-
-
-def make_one(spec: GymSpec, options: Mapping[str, Any], render: bool) -> gymnasium.Env[Any, Any]:
-    """One environment without the wrappers whose work the slots do themselves: step order, checks, time limit."""
-    import copy
-
-    import gymnasium
-
-    spec = copy.deepcopy(spec)
-    spec.order_enforce = False
-    extra = {"render_mode": "rgb_array"} if render else {}
-    try:
-        return gymnasium.make(spec, max_episode_steps=-1, disable_env_checker=True, **options, **extra)
-    except Exception as error:
-        raise explained(spec, error) from error
-
-
-def explained(spec: GymSpec, error: Exception) -> Exception:
-    """Why an environment could not be made, where a user can help it; else the error itself."""
-    import gymnasium
-
-    if isinstance(error, (gymnasium.error.DependencyNotInstalled, ImportError)):
-        extra = next((ours for part, ours in EXTRAS.items() if part in str(spec.entry_point)), None)
-        remedy = f' Try pip install "ganglion[{extra}]".' if extra else ""
-        return UserError(
-            f"env.id: {spec.id} needs a package that is not installed ({error.__cause__ or error}).{remedy}"
-        )
-    if isinstance(error, gymnasium.error.Error):
-        return UserError(f"env.id: {spec.id}: {error}")
-    if isinstance(error, TypeError) and "keyword argument" in str(error):
-        return UserError(f"env.options: {str(error).split(' was raised')[0]} ({spec.id})")
-    return error
 
 
 # ------------------------------------------------------------ made of tensors

@@ -3,125 +3,237 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from itertools import islice, takewhile
+from math import isfinite
+from typing import Any, Literal, NamedTuple
 
 import gymnasium
 import numpy as np
 
-from ganglion.envs.arrays import MASK, batch
+from ganglion.envs.actionlog import ActionLog, Place
+from ganglion.envs.arrays import MASK, Acts, Array, MisfitError, batch, leaves
 from ganglion.envs.seeds import episode_seed
+from ganglion.errors import UserError
 
 Finished = tuple[int, float, int, dict[str, float]]  # slot, total, length, info: what becomes a core.Episode
-GOES_ON = (
-    "_goes_on"  # in the info of an ending: the game is not over (a life was lost), and the next reset continues it
-)
+Make = Callable[[int], gymnasium.Env[Any, Any]]  # a slot of the run -> its environment
+GOES_ON = "_goes_on"  # in the info of an ending: the game is not over (a life was lost), the next reset continues it
+
+
+class Views(NamedTuple):
+    """The arrays of some slots, [B, ...] each: memory of their own, or a part of a block that processes share."""
+
+    obs: list[Array]
+    masks: Array  # [B, n] from info; n is 0 where there are none
+    reward: Array  # float64; NaN while a slot is being stepped, and so of the one that was when a process died
+    terminated: Array
+    truncated: Array
+    valid: Array
+    lost: Array  # the action just taken was lost with its episode: the row before is not to be learned from
+    goes_on: Array  # an ending inside a game: the same episode for seeds, scores and replays
+
+
+def views(obs: list[Array], masked: int) -> Views:
+    """Arrays in memory of their own."""
+    count = len(obs[0])
+    flags = [np.zeros(count, np.bool_) for _ in range(5)]
+    return Views(obs, np.ones((count, masked), np.bool_), np.zeros(count), *flags)
 
 
 class Slots:
     """The slots first .. first + len(envs) - 1 of a run; the arrays hold what they saw last.
 
     `limit` truncates episodes after so many steps (0: never); counting here is cheaper than a wrapper per slot.
+    An environment that raises, or returns NaN or what its spaces do not promise, loses its episode: it is cut as
+    truncated, reported in `failures`, and the environment is made again by `make`.
     """
 
     def __init__(
-        self, envs: Sequence[gymnasium.Env[Any, Any]], masked: int = 0, limit: int = 0, first: int = 0
+        self,
+        envs: Sequence[gymnasium.Env[Any, Any]],
+        masked: int = 0,
+        limit: int = 0,
+        first: int = 0,
+        make: Make | None = None,
+        arrays: Views | None = None,
     ) -> None:
         count = len(envs)
         self.envs = list(envs)
+        self.make = make
         self._steps = [env.step for env in envs]  # bound once: this loop is the price of every slot
         self.first = first
         self.limit = limit
         self.seed = 0
-        self.obs, self._write = batch(envs[0].observation_space, count)
-        self.masks = np.ones((count, masked), np.bool_)  # [B, n] from info; n is 0 where there are none
-        self.reward = np.zeros(count)
-        self.terminated = np.zeros(count, np.bool_)
-        self.truncated = np.zeros(count, np.bool_)
-        self.valid = np.ones(count, np.bool_)
+        space = envs[0].observation_space
+        self.obs, self._write = batch(space, count, arrays.obs if arrays else None)
+        plain = isinstance(space, gymnasium.spaces.Box)
+        self._plain = (np.ndarray if plain else None, space.shape, space.dtype, self.obs[0])  # one assignment will do
+        own = arrays or views(self.obs, masked)
+        self.masks, self.reward, self.terminated, self.truncated, self.valid, self.lost, self.goes_on = own[1:]
+        reals = [array for leaf, array in zip(leaves(space), self.obs, strict=True) if array.dtype.kind == "f"]
+        self._reals = [(array, array.copy(), array.reshape(-1)) for array in reals]  # with what was seen before
         self.ended = [False] * count  # the next step resets
-        self.goes_on = [False] * count  # an ending inside a game: the same episode for seeds, scores and replays
         self.episode = [0] * count
         self.length = [0] * count
         self.total = [0.0] * count
         self.info: list[dict[str, list[float]]] = [{} for _ in envs]  # key -> [sum, count] over the running episode
         self.finished: list[Finished] = []
+        self.failures: list[dict[str, Any]] = []  # what went wrong since somebody looked
+        self.hurt = False  # some row of the last step was lost
+        self.marked = True  # some flag of the last step is up
         self.cut: set[int] = set()  # running episodes lost in a restart: the next step says they were truncated
+        self.log: ActionLog | None = None  # kept by whoever can be asked to replay
+        self._acts = Acts(envs[0].action_space)
 
     def reset(self, seed: int) -> None:
-        """Starts every slot's episode 0."""
+        """Starts every slot's episode 0; what goes wrong here is raised."""
         self.seed = seed
         self.finished = []
+        self.failures = []
         self.cut = set()
         self._clear()
         for slot in range(len(self.envs)):
             self.begin(slot, 0)
+        for slot in self._unreal():
+            raise MisfitError(f"the first observation of slot {self.first + slot} is not finite")
 
     def step(self, actions: Sequence[Any]) -> None:
         """Acts in every slot, or resets it where its episode has ended."""
         self._clear()
-        lost, self.cut = self.cut, set()
-        self._walk([pair for pair in enumerate(actions) if pair[0] not in lost] if lost else enumerate(actions))
-        for slot in lost:
+        before = len(self.finished)
+        if self.cut:
+            self._walk_uncut(actions)
+        else:
+            self._walk(enumerate(actions))
+        for _, _, flat in self._reals:
+            if not isfinite(flat.dot(flat)):  # the cheapest look at all of them
+                self._refuse(before)
+
+    def _walk_uncut(self, actions: Sequence[Any]) -> None:
+        """The first step after a restart: running episodes are over, and this step says so."""
+        cut, self.cut = self.cut, set()
+        self._walk(pair for pair in enumerate(actions) if pair[0] not in cut)
+        for slot in cut:
             self._end_cut(slot)
 
+    def act(self, columns: list[Array]) -> None:
+        """A step from columns of actions, [B, ...] each, which are logged where a log is kept."""
+        known = len(self.failures)
+        self.step(self._acts.each(columns))
+        if self.log is not None:
+            self.log.append(columns, lambda: self.length)
+            for failure in self.failures[known:]:
+                add_actions(failure, self.log, failure["slot"] - self.first, len(columns))
+
+    def bring(self, place: Place) -> list[int]:
+        """Brings every slot to where a state left it, whose observations `obs` holds. Says which slots did not show
+        the same again: those whose episode failed or ended on the way are cut by the next step."""
+        self.seed = place.seed
+        self.episode, self.ended, self.cut = list(place.episode), list(place.ended), set(place.cut)
+        self.length = [0] * len(self.envs)
+        self._clear()
+        self.goes_on.fill(False)
+        taken, left = iter(self._acts.each(place.columns)), [array.copy() for array in self.obs]
+        running = [slot for slot, ended in enumerate(place.ended) if not ended and slot not in self.cut]
+        for slot in running:
+            self.replay(slot, self.episode[slot], list(islice(taken, place.counts[slot])))
+        wrong = [slot for slot in running if not self._shows(slot, left)]
+        for slot in filter(self.over, wrong):
+            self.ended[slot] = False
+            self.cut.add(slot)
+            for array, before in zip(self.obs, left, strict=True):
+                array[slot] = before[slot]
+        if self.log is not None:
+            self.log.refill(place.columns, place.counts)
+        self.finished = []
+        return wrong
+
+    def _shows(self, slot: int, seen: list[Array]) -> bool:
+        """Whether a slot has not ended and shows what was seen."""
+        pairs = zip(self.obs, seen, strict=True)
+        same = (np.array_equal(now[slot], was[slot], equal_nan=now.dtype.kind == "f") for now, was in pairs)
+        return not self.over(slot) and all(same)
+
     def _clear(self) -> None:
-        self.terminated.fill(False)
-        self.truncated.fill(False)
-        self.valid.fill(True)
+        for array, before, _ in self._reals:
+            before[...] = array
+        self.reward.fill(np.nan)
+        if self.marked:
+            self.marked = self.hurt = False
+            self.terminated.fill(False)
+            self.truncated.fill(False)
+            self.valid.fill(True)
+            self.lost.fill(False)
 
     def begin(self, slot: int, episode: int) -> None:
         """Resets one slot to the start of an episode."""
-        obs, info = self.envs[slot].reset(seed=episode_seed(self.seed, self.first + slot, episode))
-        self._write(slot, obs)
-        if self.masks.shape[1]:
-            self._take_mask(slot, info)
-        self.reward[slot] = 0.0
-        self.ended[slot] = self.goes_on[slot] = False
         self.episode[slot] = episode
         self.length[slot] = 0
         self.total[slot] = 0.0
         self.info[slot] = {}
+        self._first(slot, episode_seed(self.seed, self.first + slot, episode))
 
     def _continue(self, slot: int) -> None:
         """The next life of the same game; the row that brings it counts, so that a replay takes the same steps."""
-        obs, info = self.envs[slot].reset()
+        self._first(slot, None)
+        self.length[slot] += 1
+
+    def _first(self, slot: int, seed: int | None) -> None:
+        obs, info = self.envs[slot].reset(seed=seed)
         self._write(slot, obs)
         if self.masks.shape[1]:
             self._take_mask(slot, info)
-        self.reward[slot] = 0.0
         self.ended[slot] = self.goes_on[slot] = False
-        self.length[slot] += 1
+        self.reward[slot] = 0.0
 
     def _walk(self, pairs: Iterable[tuple[int, Any]]) -> None:
         """The loop whose cost every row pays: hence the local names."""
-        steps, write, rewards, lengths, ended = self._steps, self._write, self.reward, self.length, self.ended
+        steps, rewards, totals, lengths, ended = self._steps, self.reward, self.total, self.length, self.ended
+        kind, shape, dtype, whole = self._plain
         limit, masked = self.limit or sys.maxsize, self.masks.shape[1]
         for slot, action in pairs:
-            if ended[slot]:
-                if self.goes_on[slot]:
-                    self._continue(slot)
+            try:
+                if ended[slot]:
+                    if self.goes_on[slot]:
+                        self._continue(slot)
+                    else:
+                        self.begin(slot, self.episode[slot] + 1)
+                    continue
+                obs, reward, terminated, truncated, info = steps[slot](action)
+                worth = float(reward)
+                if worth - worth != 0.0:  # NaN or infinite
+                    raise MisfitError(f"the reward is {worth}")
+                if type(obs) is kind and obs.dtype is dtype and obs.shape == shape:
+                    whole[slot] = obs
                 else:
-                    self.begin(slot, self.episode[slot] + 1)
-                continue
-            obs, reward, terminated, truncated, info = steps[slot](action)
-            write(slot, obs)
-            rewards[slot] = reward
-            lengths[slot] = length = lengths[slot] + 1
-            self.total[slot] += float(reward)
-            if info:
-                if masked:
-                    self._take_mask(slot, info)
-                add_numbers(self.info[slot], info)
-            if terminated or truncated or length >= limit:
-                self._end(slot, bool(terminated), bool(truncated) or length >= limit, GOES_ON in info)
+                    self._write(slot, obs)
+                lengths[slot] = length = lengths[slot] + 1
+                totals[slot] += worth
+                if info:
+                    if masked:
+                        self._take_mask(slot, info)
+                    add_numbers(self.info[slot], info)
+                if terminated or truncated or length >= limit:
+                    self._end(slot, bool(terminated), bool(truncated) or length >= limit, GOES_ON in info)
+                rewards[slot] = worth
+            except Exception as error:
+                self._fail(slot, error)
 
     def replay(self, slot: int, episode: int, actions: Iterable[Any]) -> None:
         """Brings one slot to the middle of an episode."""
-        self.begin(slot, episode)
-        self._walk((slot, action) for action in actions)
+        self.episode[slot], self.ended[slot], self.goes_on[slot] = episode - 1, True, False
+        self._walk([(slot, None)])  # begins it; what fails is reported, and the slot is at an end
+        self._walk((slot, action) for action in takewhile(lambda _: not self.over(slot), actions))
+
+    def over(self, slot: int) -> bool:
+        """Whether a slot's episode has ended, lives that were lost aside."""
+        return self.ended[slot] and not bool(self.goes_on[slot])
 
     def _end(self, slot: int, terminated: bool, truncated: bool, goes_on: bool) -> None:
+        self.marked = True
         self.terminated[slot] = terminated
         self.truncated[slot] = truncated
         self.valid[slot] = False
@@ -133,10 +245,63 @@ class Slots:
 
     def _end_cut(self, slot: int) -> None:
         """Ends a lost episode where it was last seen; it is not reported, for nobody knows its total."""
+        self.lost[slot] = not self.ended[slot]
+        self.marked = self.hurt = True
         self.reward[slot] = 0.0
+        self.terminated[slot] = False
         self.truncated[slot] = True
         self.valid[slot] = False
         self.ended[slot] = True
+        self.goes_on[slot] = False
+
+    def tail(self, leaf: int, slot: int, count: int) -> list[Array]:
+        """The last `count` actions of a slot."""
+        return self.log.tail(leaf, slot, count) if self.log else []
+
+    def close(self) -> None:
+        for env in self.envs:
+            env.close()
+
+    # ------------------------------------------------------------ what goes wrong
+
+    def _fail(self, slot: int, error: Exception) -> None:
+        """Reports, cuts the episode, and has the environment made again."""
+        at = self.first + slot
+        self.failures.append(
+            {
+                "kind": "value" if isinstance(error, MisfitError) else "raise",
+                "slot": at,
+                "episode": self.episode[slot],
+                "seed": episode_seed(self.seed, at, self.episode[slot]),
+                "run_seed": self.seed,
+                "step": self.length[slot],
+                "acting": not self.ended[slot],  # else it failed to begin
+                "error": f"{type(error).__name__}: {error}",
+                "traceback": "".join(traceback.format_exception(error)),
+            }
+        )
+        self._end_cut(slot)
+        if self.make is not None:
+            with suppress(Exception):
+                self.envs[slot].close()
+            self.envs[slot] = self.make(at)
+            self._steps[slot] = self.envs[slot].step
+
+    def _unreal(self) -> list[int]:
+        """The slots whose observations hold NaN or infinities."""
+        return [s for s in range(len(self.envs)) if not all(np.isfinite(array[s]).all() for array, _, _ in self._reals)]
+
+    def _refuse(self, known: int) -> None:
+        """Cuts the slots whose new observation is not finite: they keep what they saw before, and lose their score."""
+        for slot in self._unreal():
+            seen = ", ".join(str(array[slot]) for array, _, _ in self._reals)
+            for array, before, _ in self._reals:
+                array[slot] = before[slot]
+            new = [f for f in self.finished[known:] if f[0] != self.first + slot]
+            self.finished = self.finished[:known] + new
+            self.ended[slot] = self.length[slot] == 0  # as it was before this step
+            self.length[slot] -= not self.ended[slot]
+            self._fail(slot, MisfitError(f"the observation is not finite: {seen}"))
 
     def _take_mask(self, slot: int, info: Mapping[str, Any]) -> None:
         mask = info.get(MASK)
@@ -147,6 +312,34 @@ class Slots:
         """The episodes that ended since the last call."""
         finished, self.finished = self.finished, []
         return finished
+
+
+def check_alike(slot: int, env: gymnasium.Env[Any, Any], first: gymnasium.Env[Any, Any]) -> None:
+    """Refuses slots whose spaces differ: they share arrays, and one model."""
+    for name in ("observation_space", "action_space"):
+        if getattr(env, name) != getattr(first, name):
+            differ = f"slot {slot} has {getattr(env, name)}, slot 0 {getattr(first, name)}"
+            raise UserError(f"env.per_slot: all slots need the same {name}: {differ}")
+
+
+def mask_size(env: gymnasium.Env[Any, Any], masks: bool | Literal["auto"]) -> int:
+    """How many actions info's mask covers; 0 when there is none."""
+    if not masks:
+        return 0
+    _, info = env.reset(seed=0)
+    if MASK in info:
+        return int(np.size(info[MASK]))
+    if masks is True:
+        raise UserError(f"env.masks: reset() gave no info[{MASK!r}]")
+    return 0
+
+
+def add_actions(failure: dict[str, Any], log: ActionLog, slot: int, leaves: int) -> None:
+    """Adds to a failure what its episode was given, the action that failed last."""
+    count = failure["step"] + 1 if failure["acting"] else 0
+    failure["actions"] = [[a.tolist() for a in log.tail(leaf, slot, count)] for leaf in range(leaves)]
+    if not all(np.isfinite(taken[-1]).all() for taken in failure["actions"] if taken):
+        failure["error"] += " (its action was not finite: parameters may have become nan)"
 
 
 def add_numbers(sums: dict[str, list[float]], info: Mapping[str, Any]) -> None:

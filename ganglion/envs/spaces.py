@@ -11,7 +11,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 from ganglion.core import Action, Box, Composite, Discrete, MultiBinary, MultiDiscrete, Obs, Space, Step
-from ganglion.envs.arrays import MASK, Array, Leaf, actions, leaves, named, outward
+from ganglion.envs.arrays import MASK, Acts, Array, Leaf, leaves, named, outward
 
 DTYPES = {"float32": torch.float32, "uint8": torch.uint8, "int64": torch.int64, "bool": torch.bool}
 
@@ -108,29 +108,22 @@ def grow(parts: Sequence[Leaf], tensors: Sequence[Tensor]) -> Obs:
     return tree
 
 
-class Actions:
+class Actions(Acts):
     """Turns a tree of action tensors into what gymnasium environments take."""
-
-    def __init__(self, space: spaces.Space[Any]) -> None:
-        self.space = space
-        self.leaves = leaves(space)
-        self._plain = isinstance(space, spaces.Discrete) and space.start == 0  # nothing to convert
 
     def columns(self, action: Action) -> list[Array]:
         """The action's leaves, [B, ...] each, in memory of their own: what a log keeps."""
-        if self._plain:
-            return [_copy(action)]
+        if self._plain:  # numbers one by one: for a few slots cheaper than an array that shares memory, then a copy
+            return [np.array(action.tolist(), np.int64)]
         return [_copy(_pick(action, leaf.path)) for leaf in self.leaves]
 
-    def outward(self, columns: Sequence[Array]) -> list[Array]:
-        """Columns as the environment's own batch: shifted, clipped, its dtype."""
-        return [outward(leaf, column) for leaf, column in zip(self.leaves, columns, strict=True)]
-
-    def each(self, columns: Sequence[Array]) -> list[Any]:
-        """One action per slot."""
+    def ready(self, action: Action) -> Any:
+        """A tensor or tree of them as a vector environment takes it, in memory of its own."""
         if self._plain:
-            return list(columns[0])
-        return actions(self.space, self.outward(columns))
+            return np.array(action.tolist(), np.int64)
+        if isinstance(self.space, spaces.Box):
+            return outward(self.leaves[0], _host(action))  # clipping makes a copy
+        return self.batched(self.columns(action))
 
     def batched(self, columns: Sequence[Array]) -> Any:
         """One action for all slots, as a vector environment takes it."""
@@ -138,8 +131,12 @@ class Actions:
 
 
 def _copy(tensor: Tensor) -> Array:
-    host = tensor.detach() if tensor.requires_grad else tensor
-    return host.cpu().numpy().copy()
+    return _host(tensor).copy()
+
+
+def _host(tensor: Tensor) -> Array:
+    still = tensor.detach() if tensor.requires_grad else tensor
+    return still.numpy() if still.is_cpu else still.cpu().numpy()
 
 
 def _pick(action: Action, path: Sequence[str]) -> Tensor:

@@ -15,13 +15,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from ganglion.core import Action, Composite, EnvSpec, Episode, Json, Promise, State, Step
 from ganglion.envs.arrays import MASK, Array, flatten, inward, leaves
 from ganglion.envs.seeds import episode_seed
-from ganglion.envs.slots import add_numbers, means
 from ganglion.envs.spaces import Actions, from_gym, grow, mask_space, send
+from ganglion.envs.tally import Tally
 from ganglion.errors import UserError
 
 log = logging.getLogger(__name__)
@@ -44,6 +45,8 @@ class VectorGymEnv:
         self.mode = AutoresetMode(env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP))
         if self.mode is AutoresetMode.DISABLED and not self.masked:
             raise UserError(f"env: {name or env} neither resets its slots itself nor lets them be reset alone")
+        self.native = callable(getattr(env, "send", None))  # ALE's and EnvPool's: steps begin and end by themselves
+        self._sent: Any = None
         self._saved = SAVED.get(type(env.unwrapped).__name__, ())
         self.promise: Promise = "state" if self._saved else "restart"
         self._device = torch.device(device)
@@ -55,6 +58,8 @@ class VectorGymEnv:
         if self.masks.size:
             obs_space = Composite({"obs": obs_space, MASK: mask_space(self.masks.shape[1])})
         self.spec = EnvSpec(obs_space, from_gym(env.single_action_space), env.num_envs, name)
+        plain = isinstance(env.single_observation_space, spaces.Box) and not self.masks.size
+        self._quick = self.native and plain and self._device.type == "cpu" and self.mode is AutoresetMode.NEXT_STEP
         self._begin(0)
 
     def _begin(self, seed: int) -> None:
@@ -63,10 +68,10 @@ class VectorGymEnv:
         self.obs: list[Array] = []  # what the slots saw last
         self.ended = np.zeros(slots, np.bool_)
         self.cut = np.zeros(slots, np.bool_)  # lost in a restart: the next step says they were truncated
+        self.goes_on = np.zeros(slots, np.bool_)  # ended inside a game that goes on: scores are of whole games
         self.episode = np.zeros(slots, np.int64)
-        self.length = np.zeros(slots, np.int64)
-        self.total = np.zeros(slots)
-        self.sums: list[dict[str, list[float]]] = [{} for _ in range(slots)]
+        self.stirred = False  # some slot ended at the last step, or was lost
+        self.tally = Tally(slots)
         self.finished: list[Episode] = []
 
     # ------------------------------------------------------------ the contract
@@ -77,15 +82,29 @@ class VectorGymEnv:
         self._take_masks(info)
         self.obs = self._rows(obs)
         no = np.zeros(self.spec.slots, np.bool_)
-        return self._step(np.zeros(self.spec.slots), no, no)
+        return self._step(np.zeros(self.spec.slots), no, no.copy())
 
     def step(self, action: Action) -> Step:
+        self.send(action)
+        return self.recv()
+
+    def send(self, action: Action) -> None:
+        """Begins a step: a native environment's threads take it while the caller does something else."""
+        if self.stirred:
+            self.episode += self.ended & ~self.goes_on
+            if self.mode is AutoresetMode.DISABLED and self.ended.any():
+                self._reset_slots(self.ended)
+        self._sent = self._actions.ready(action)
+        if self.native:
+            self.env.send(self._sent)
+
+    def recv(self) -> Step:
+        """Ends the step that `send` began."""
+        if self._quick and not self.stirred:
+            return self._recv_quick()
         before, lost, masks = self.ended, self.cut, self.masks.copy()
-        self.episode += before
-        if self.mode is AutoresetMode.DISABLED and before.any():
-            self._reset_slots(before)
-        obs, reward, terminated, truncated, info = self.env.step(self._actions.batched(self._actions.columns(action)))
-        rows, reward = self._rows(obs), np.where(before | lost, 0.0, reward)
+        obs, reward, terminated, truncated, info = self.env.recv() if self.native else self.env.step(self._sent)
+        rows = self._rows(obs)
         self._take_masks(info)
         terminated, truncated = np.array(terminated, np.bool_), np.array(truncated, np.bool_)
         if self.masked or self.mode is AutoresetMode.SAME_STEP:  # slots that were to reset: what ended was not seen
@@ -97,9 +116,21 @@ class VectorGymEnv:
         if lost.any():
             rows, terminated, truncated = _blend(lost, self.obs, rows), terminated & ~lost, truncated | lost
             self.masks[lost] = masks[lost]
-        self.obs, self.ended, self.cut = rows, terminated | truncated, np.zeros_like(lost)
-        self._account(before, lost, reward, info)
+        self.obs, self.ended = rows, terminated | truncated
+        reward = self._account(before, reward, terminated, info)
         return self._step(reward, terminated, truncated)
+
+    def _recv_quick(self) -> Step:
+        """What most steps of a native environment are: nothing had ended before, observations are one array."""
+        obs, reward, terminated, truncated, info = self.env.recv()
+        row, ended = np.ascontiguousarray(obs, self._leaves[0].dtype), terminated | truncated
+        self.obs, self.ended = [row], ended
+        self.tally.add_all(reward, self._told(info))
+        if True in ended.tolist():  # on a few slots quicker than any()
+            self._score(terminated, info, None)
+        tensor = torch.from_numpy
+        given = tensor(reward.astype(np.float32)), tensor(terminated), tensor(truncated)
+        return Step(tensor(row), *given, tensor(~ended))
 
     def episodes(self) -> list[Episode]:
         finished, self.finished = self.finished, []
@@ -139,35 +170,57 @@ class VectorGymEnv:
             given = info.get(f"_{MASK}", np.ones(self.spec.slots, np.bool_))
             self.masks[given] = np.asarray(info[MASK], np.bool_)[given]
 
-    def _account(self, before: Array, lost: Array, reward: Array, info: Mapping[str, Any]) -> None:
-        self.total = np.where(before, 0.0, self.total) + reward
-        self.length = np.where(before, 0, self.length + 1)
-        for slot in np.flatnonzero(before).tolist():
-            self.sums[slot] = {}
-        last = info.get("final_info", {}) if self.mode is AutoresetMode.SAME_STEP else {}
-        for slot in np.flatnonzero(~before).tolist() if info else ():
-            add_numbers(self.sums[slot], _of_slot(last if self.ended[slot] and last else info, slot))
-        for slot in np.flatnonzero(self.ended & ~lost & ~before).tolist():
-            total, length = float(self.total[slot]), int(self.length[slot])
-            self.finished.append(Episode(slot, total, length, means(self.sums[slot])))
+    def _unfinished(self, terminated: Array, info: Mapping[str, Any]) -> Array:
+        """Which endings are inside a game that goes on: the action after one is taken, and only learning ignores it."""
+        return np.zeros(self.spec.slots, np.bool_)
+
+    def _told(self, info: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What of an info is averaged over episodes."""
+        return info
+
+    def _account(self, before: Array, reward: Array, terminated: Array, info: Mapping[str, Any]) -> Array:
+        """Adds up the step; returns the rewards of the actions that were slots' own."""
+        fresh = before & ~self.goes_on  # slots whose next game starts now
+        scored = np.where(fresh | self.cut, 0.0, reward)
+        self.tally.clear(fresh)
+        told, seen = self._told(info), ~fresh
+        last = told.get("final_info") if self.mode is AutoresetMode.SAME_STEP else None
+        self.tally.add(scored, {} if last else told, seen)
+        if last:  # a same-step reset hides what an ended episode's last info said
+            self.tally.add_info(last, seen & self.ended)
+            self.tally.add_info(told, seen & ~self.ended)
+        self._score(terminated, info, seen & ~self.cut)
+        self.cut = np.zeros_like(self.cut)
+        return np.where(before, 0.0, scored)
+
+    def _score(self, terminated: Array, info: Mapping[str, Any], counted: Array | None) -> None:
+        """Reports the episodes that ended, of the slots whose step counted."""
+        self.stirred = bool(self.ended.any())
+        self.goes_on = self._unfinished(terminated, info) & ~self.cut
+        over = self.ended & ~self.goes_on
+        for slot in np.flatnonzero(over if counted is None else over & counted).tolist():
+            total, length = float(self.tally.total[slot]), int(self.tally.length[slot])
+            self.finished.append(Episode(slot, total, length, self.tally.means(slot)))
 
     def _step(self, reward: Array, terminated: Array, truncated: Array) -> Step:
-        obs = grow(self._leaves, [torch.from_numpy(row.copy()) for row in self.obs])
+        obs = grow(self._leaves, [torch.from_numpy(row) for row in self.obs])  # the next step has other rows
         if self.masks.size:
             obs = {"obs": obs, MASK: torch.from_numpy(self.masks.copy())}
-        flags = (torch.from_numpy(x.copy()) for x in (terminated, truncated, ~(terminated | truncated)))
+        flags = torch.from_numpy(terminated), torch.from_numpy(truncated), torch.from_numpy(~self.ended)
         return send(Step(obs, torch.from_numpy(reward.astype(np.float32)), *flags), self._device)
 
     # ------------------------------------------------------------ resuming
 
     def state(self) -> State:
-        arrays = {"ended": self.ended, "episode": self.episode, "length": self.length, "total": self.total}
+        ended = self.ended & ~self.goes_on  # what goes on cannot be resumed either
+        arrays = {"ended": ended, "episode": self.episode, "length": self.tally.length}
+        arrays["total"] = self.tally.total
         arrays |= {f"obs{i}": row for i, row in enumerate(self.obs)}
         arrays |= {"masks": self.masks} if self.masks.size else {}
         arrays |= {f"env.{name}": getattr(self.env.unwrapped, name) for name in self._saved}
         scalars: dict[str, Json] = {
             "seed": self.seed,
-            "sums": self.sums,
+            "sums": self.tally.sums(),
             "finished": [list(episode) for episode in self.finished],
             "random": self.env.unwrapped.np_random.bit_generator.state if self._saved else None,
         }
@@ -181,10 +234,11 @@ class VectorGymEnv:
                 f"env.slots: the state has {len(arrays['ended'])} slots, this environment {self.spec.slots}"
             )
         self._begin(state.scalars["seed"])
-        self.ended, self.episode, self.length, self.total = (arrays[k] for k in ("ended", "episode", "length", "total"))
+        self.ended, self.episode = arrays["ended"], arrays["episode"]
         self.obs = [arrays[f"obs{i}"] for i in range(len(self._leaves))]
         self.masks = arrays.get("masks", self.masks)
-        self.sums = [{key: list(pair) for key, pair in sums.items()} for sums in state.scalars["sums"]]
+        self.tally.restore(arrays["total"], arrays["length"], state.scalars["sums"])
+        self.stirred = True
         self.finished = [Episode(e[0], e[1], e[2], dict(e[3])) for e in state.scalars["finished"]]
         self.env.reset(seed=episode_seed(self.seed, self.spec.slots, int(self.episode.sum())))
         if self._saved:
@@ -201,12 +255,3 @@ class VectorGymEnv:
 def _blend(which: Array, chosen: list[Array], rest: list[Array]) -> list[Array]:
     """Rows of `chosen` for these slots, of `rest` for the others."""
     return [np.where(which.reshape(-1, *[1] * (a.ndim - 1)), a, b) for a, b in zip(chosen, rest)]
-
-
-def _of_slot(info: Mapping[str, Any], slot: int) -> dict[str, Any]:
-    """One slot's part of a vector info: numbers only, where the slot has them."""
-    return {
-        key: value[slot]
-        for key, value in info.items()
-        if isinstance(value, np.ndarray) and value.ndim == 1 and (f"_{key}" not in info or info[f"_{key}"][slot])
-    }

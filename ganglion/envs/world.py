@@ -7,7 +7,7 @@ changes in place: a captured graph may replay `step`.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -36,6 +36,16 @@ def uniforms(key: Tensor, count: int) -> Tensor:
     stream = torch.arange(1, count + 1, device=key.device) * _signed(seeds.GOLDEN)
     bits = (mix(key.unsqueeze(-1) + stream) >> 11) & ((1 << 53) - 1)
     return bits.to(torch.float64) * 2.0**-53
+
+
+class World(NamedTuple):
+    """All that changes in a world of B slots."""
+
+    world: Tensor  # [B, size] float64
+    ended: Tensor  # the next step restarts
+    episode: Tensor
+    length: Tensor
+    total: Tensor
 
 
 class TorchEnv:
@@ -98,32 +108,43 @@ class TorchEnv:
         return Step(self.observe(self.world), torch.zeros_like(self.total, dtype=torch.float32), no, no.clone(), ~no)
 
     def step(self, action: Action) -> Step:
-        restart = self.ended
-        world, reward, terminated = self.advance(self.world, action, self._dice())
+        # on a CPU looking is cheaper than a start thrown away
+        starting = self.device.type != "cpu" or bool(self.ended.any())
+        after, step = self.turn(self.now(), action, starting)
+        self._remember(after.ended, after.total, after.length)
+        self.keep(after)
+        return step
+
+    def now(self) -> World:
+        """The world as it is: its own tensors."""
+        return World(*(getattr(self, name) for name in World._fields))
+
+    def keep(self, world: World) -> None:
+        """Goes on from there."""
+        for name, tensor in world._asdict().items():
+            getattr(self, name).copy_(tensor)
+
+    def turn(self, now: World, action: Action, starting: bool = True) -> tuple[World, Step]:
+        """One step as a pure function; `starting` false: where no slot restarts."""
+        restart = now.ended
+        world, reward, terminated = self.advance(now.world, action, self._dice(now))
         reward = reward.to(torch.float64).masked_fill(restart, 0.0)
         terminated = terminated & ~restart
-        length = (self.length + 1).masked_fill(restart, 0)
+        length = (now.length + 1).masked_fill(restart, 0)
         truncated = (length == self.limit) & ~restart if self.limit else torch.zeros_like(terminated)
-        ended = terminated | truncated
-        if self.device.type != "cpu" or bool(restart.any()):  # on a CPU looking is cheaper than a start thrown away
-            world = self._restarted(world, restart)
-        total = self.total.masked_fill(restart, 0.0) + reward
-        self._remember(ended, total, length)
-        self.world.copy_(world)
-        self.length.copy_(length)
-        self.total.copy_(total)
-        self.ended.copy_(ended)
-        return Step(self.observe(world), reward.to(torch.float32), terminated, truncated, ~ended)
+        ended, episode = terminated | truncated, now.episode
+        if starting:
+            episode = episode + restart
+            first = self.first(uniforms(self._key(episode), self.starts))
+            world = torch.where(restart.unsqueeze(-1), first, world)
+        total = now.total.masked_fill(restart, 0.0) + reward
+        step = Step(self.observe(world), reward.to(torch.float32), terminated, truncated, ~ended)
+        return World(world, ended, episode, length, total), step
 
-    def _dice(self) -> Tensor:
+    def _dice(self, now: World) -> Tensor:
         if not self.draws:
-            return self.world[:, :0]
-        return uniforms(self._key(self.episode) + (self.length + 1) * _signed(seeds.SECOND), self.draws)
-
-    def _restarted(self, world: Tensor, restart: Tensor) -> Tensor:
-        self.episode.add_(restart)
-        first = self.first(uniforms(self._key(self.episode), self.starts))
-        return torch.where(restart.unsqueeze(-1), first, world)
+            return now.world[:, :0]
+        return uniforms(self._key(now.episode) + (now.length + 1) * _signed(seeds.SECOND), self.draws)
 
     def _key(self, episode: Tensor) -> Tensor:
         return mix(self.root ^ episode)
@@ -176,8 +197,7 @@ class TorchEnv:
     # ------------------------------------------------------------ resuming
 
     def _tensors(self) -> dict[str, Tensor]:
-        names = ("root", "world", "ended", "episode", "length", "total")
-        return {name: getattr(self, name) for name in names}
+        return {"root": self.root, **self.now()._asdict()}
 
     def state(self) -> State:
         self._collect()

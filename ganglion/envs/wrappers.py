@@ -68,7 +68,7 @@ class Show(Wrapper):
     def __init__(self, env: Env, space: Callable[[Box], Space], change: Callable[[Tensor], Tensor]) -> None:
         super().__init__(env)
         self._change = change
-        self.spec = replace(env.spec, obs=_boxes(env.spec.obs, space))
+        self.spec = replace(env.spec, obs=_boxes(env.spec.obs, space), frame=None)
 
     def _shown(self, step: Step) -> Step:
         return step._replace(obs=_tensors(self.env.spec.obs, step.obs, self._change))
@@ -115,8 +115,8 @@ class FrameStack(Wrapper):
     def __init__(self, env: Env, count: int) -> None:
         super().__init__(env)
         self.count = count
-        self.spec = replace(env.spec, obs=_boxes(env.spec.obs, self._space))
-        self._frames: list[Tensor] = []  # per Box of the observation, [count, B, ...]
+        self.spec = replace(env.spec, obs=_boxes(env.spec.obs, self._space), frame=env.spec.obs)
+        self._frames: list[list[Tensor]] = []  # per Box of the observation, the last `count`, [B, ...] each
         self._fresh = torch.zeros(0, dtype=torch.bool)  # [B]: the next observation starts an episode
 
     def _space(self, box: Box) -> Box:
@@ -142,28 +142,31 @@ class FrameStack(Wrapper):
 
     def _stacked(self, step: Step, fresh: Tensor) -> Step:
         device = step.valid.device  # a restored state may come from elsewhere
-        fresh, old, new = fresh.to(device), iter([x.to(device) for x in self._frames]), []
+        fresh, old, new = fresh.to(device), iter(self._frames), []
+        begins = device.type != "cpu" or bool(fresh.any())  # elsewhere, asking would wait for the device
 
         def push(obs: Tensor) -> Tensor:
             image = obs.unsqueeze(1) if obs.dim() == 3 else obs
-            first = fresh.reshape(-1, *[1] * (image.dim() - 1))
-            before = next(old, image.expand(self.count, *image.shape))
-            frames = torch.cat((torch.where(first, image, before[1:]), image.unsqueeze(0)))
+            frames = [x.to(device) for x in next(old, [image] * self.count)[1:]]
+            if begins:
+                first = fresh.reshape(-1, *[1] * (image.dim() - 1))
+                frames = [torch.where(first, image, frame) for frame in frames]
+            frames.append(image)
             new.append(frames)
-            return torch.cat(frames.unbind(0), 1 + _channels(tuple(image.shape[1:])))
+            return torch.cat(frames, 1 + _channels(tuple(image.shape[1:])))
 
         obs = _tensors(self.env.spec.obs, step.obs, push)
         self._frames, self._fresh = new, ~step.valid
         return step._replace(obs=obs)
 
     def state(self) -> State:
-        own = {"fresh": self._fresh.clone(), **{f"frames{i}": x.clone() for i, x in enumerate(self._frames)}}
+        own = {"fresh": self._fresh.clone(), **{f"frames{i}": torch.stack(x) for i, x in enumerate(self._frames)}}
         return join({"stack": State(own), "env": self.env.state()})
 
     def restore(self, state: State) -> None:
         own = under(state, "stack").tensors
         self._fresh = own["fresh"]
-        self._frames = [own[f"frames{i}"] for i in range(len(own) - 1)]
+        self._frames = [list(own[f"frames{i}"].unbind(0)) for i in range(len(own) - 1)]
         self.env.restore(under(state, "env"))
 
 

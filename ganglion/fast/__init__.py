@@ -1,6 +1,6 @@
 """Speed, outside the algorithms: what wraps `act` and `learn`, and when."""
 
-from ganglion.fast.compile import Wrap, can_compile, wrapper
+from ganglion.fast.compile import Fused, Wrap, can_compile, wrapper
 from ganglion.fast.swap import Compiler, Swap
 
-__all__ = ["Compiler", "Swap", "Wrap", "can_compile", "wrapper"]
+__all__ = ["Compiler", "Fused", "Swap", "Wrap", "can_compile", "wrapper"]

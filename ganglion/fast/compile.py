@@ -34,23 +34,32 @@ class Compiled:
 
     def __call__(self, *args: Any) -> Any:
         if self.graph is None:
-            self.graph = self.build(args)
+            try:
+                self.graph = self.build(args)
+            except Exception as error:  # a compiler that is missing, too old or wrong must not end a run
+                why = str(error).strip().split("\n")[0][:200]
+                log.warning("cannot compile (%s: %s): running eagerly", type(error).__name__, why)
+                self.graph = self.fn
         return self.graph(*args)
 
     def build(self, args: tuple[Any, ...]) -> Fn:
         import torch._dynamo.config as dynamo
 
         dynamo.trace_autograd_ops = True
-        try:
-            whole: Any = torch.compile(lambda *x: self.fn(*x), fullgraph=True, dynamic=False, options=OPTIONS)
-            compiled = whole.aot_compile((args, {}))
-        except Exception as error:  # a compiler that is missing, too old or wrong must not end a run
-            why = str(error).strip().split("\n")[0][:200]
-            log.warning("cannot compile (%s: %s): running eagerly", type(error).__name__, why)
-            return self.fn
+        whole: Any = torch.compile(lambda *x: self.fn(*x), fullgraph=True, dynamic=False, options=OPTIONS)
+        compiled = whole.aot_compile((args, {}))
         compiled.disable_guard_check()
         graph: Fn = compiled.fn
         return graph
+
+
+class Fused(Compiled):
+    """A function without gradients whose operations are compiled into few kernels, to be captured afterwards."""
+
+    def build(self, args: tuple[Any, ...]) -> Fn:
+        whole: Fn = torch.compile(lambda *x: self.fn(*x), fullgraph=True, dynamic=False)
+        whole(*args)  # fails here if it fails
+        return whole
 
 
 def wrapper(mode: str, backend: str = "inductor") -> Wrap:

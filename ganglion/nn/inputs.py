@@ -8,29 +8,34 @@ import torch
 from torch import Tensor, nn
 
 from ganglion.core import Box, Composite, Discrete, MultiBinary, MultiDiscrete, Obs, Space
+from ganglion.nn.layers import Init
+
+IMAGE = 36  # pixels a side that Mnih et al.'s convolutions need; what is smaller is a grid
 
 
 def channels_first(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape of an image as [C, H, W]; channels are the shorter end."""
-    return (shape[2], *shape[:2]) if shape[2] < shape[0] else shape
+    """The shape of an image as [C, H, W]; channels are the end beside a square, else the shorter end."""
+    square = (shape[0] == shape[1]) - (shape[1] == shape[2])
+    last = square > 0 or (square == 0 and shape[2] < shape[0])
+    return (shape[2], *shape[:2]) if last else shape
 
 
-def is_image(space: Space) -> bool:
-    """Whether convolutions can read it; a smaller grid is flat input."""
-    return isinstance(space, Box) and len(space.shape) == 3 and min(channels_first(space.shape)[1:]) >= 36
+def is_image(space: Space, least: int = IMAGE) -> bool:
+    """Whether convolutions read it; what is less than `least` pixels high or wide is flat input."""
+    return isinstance(space, Box) and len(space.shape) == 3 and min(channels_first(space.shape)[1:]) >= least
 
 
-def flat_size(space: Space) -> int:
+def flat_size(space: Space, least: int = IMAGE) -> int:
     """How many numbers `flatten` makes of a space; images and action masks are none of its business."""
     match space:
         case Box():
-            return 0 if is_image(space) else space.size
+            return 0 if is_image(space, least) else space.size
         case Discrete() | MultiBinary():
             return space.n
         case MultiDiscrete():
             return sum(space.nvec)
         case Composite():
-            return sum(flat_size(part) for part in seen(space).values())
+            return sum(flat_size(part, least) for part in seen(space).values())
 
 
 def seen(space: Composite) -> dict[str, Space]:
@@ -43,7 +48,7 @@ def one_hot(choice: Tensor, n: int) -> Tensor:
     return (choice[..., None] == torch.arange(n, device=choice.device)).float()
 
 
-def flatten(obs: Obs, space: Space) -> Tensor:
+def flatten(obs: Obs, space: Space, least: int = IMAGE) -> Tensor:
     """Any observation as one float vector [T, B, flat_size]: choices one-hot, parts side by side."""
     match space:
         case Box():
@@ -56,21 +61,33 @@ def flatten(obs: Obs, space: Space) -> Tensor:
         case MultiBinary():
             return obs.float()
         case Composite():
-            parts = [flatten(obs[name], part) for name, part in seen(space).items() if flat_size(part)]
+            kept = [(name, part) for name, part in seen(space).items() if flat_size(part, least)]
+            parts = [flatten(obs[name], part, least) for name, part in kept]
             return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
 
-def images(obs: Obs, space: Space) -> list[Tensor]:
+def images(obs: Obs, space: Space, least: int = IMAGE) -> list[Tensor]:
     """The images of an observation, in order."""
     if isinstance(space, Composite):
-        return [found for name, part in seen(space).items() for found in images(obs[name], part)]
-    return [obs] if is_image(space) else []
+        return [found for name, part in seen(space).items() for found in images(obs[name], part, least)]
+    return [obs] if is_image(space, least) else []
 
 
-def image_shapes(space: Space) -> list[tuple[int, ...]]:
+def image_spaces(space: Space, least: int = IMAGE) -> list[Box]:
+    """The spaces of those images."""
     if isinstance(space, Composite):
-        return [shape for part in seen(space).values() for shape in image_shapes(part)]
-    return [space.shape] if isinstance(space, Box) and is_image(space) else []
+        return [found for part in seen(space).values() for found in image_spaces(part, least)]
+    return [space] if isinstance(space, Box) and is_image(space, least) else []
+
+
+def view(space: Box, init: Init) -> Pixels | Cells:
+    """The convolutions for an image or a grid."""
+    made = Pixels(space.shape) if is_image(space) else Cells(space)
+    for layer in made.modules():
+        if isinstance(layer, nn.Conv2d) and init == "orthogonal":
+            nn.init.orthogonal_(layer.weight, 2**0.5)
+            nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
+    return made
 
 
 class Pixels(nn.Module):
@@ -96,3 +113,24 @@ class Pixels(nn.Module):
         x = x.movedim(-1, 1) if self.turned else x
         x = x.float() / 255 if x.dtype == torch.uint8 else x
         return self.convs(x).flatten(1).unflatten(0, image.shape[:2])
+
+
+class Cells(nn.Module):
+    """The convolution of Young and Tian (2019) for small grids, 3 x 3 with 16 channels: [T, B, H, W, C] -> [T, B, out].
+
+    Bytes are divided by what the space says is their most: ones and zeros stay as they are.
+    """
+
+    def __init__(self, space: Box) -> None:
+        super().__init__()
+        first = channels_first(space.shape)
+        self.turned = first != space.shape
+        self.most = max(space.high) if space.dtype == torch.uint8 else 1.0
+        self.conv = nn.Conv2d(first[0], 16, 3)
+        self.out = 16 * (first[1] - 2) * (first[2] - 2)
+
+    def forward(self, grid: Tensor) -> Tensor:
+        x = grid.flatten(0, 1)
+        x = x.movedim(-1, 1) if self.turned else x
+        x = x.float() / self.most if self.most != 1.0 else x.float()
+        return torch.relu(self.conv(x)).flatten(1).unflatten(0, grid.shape[:2])

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ganglion.config import NetConfig, register
 from ganglion.core import Memory, Model, Obs, Past, Space
-from ganglion.nn.inputs import Pixels, flat_size, flatten, image_shapes, images
+from ganglion.nn.inputs import IMAGE, flat_size, flatten, image_spaces, images, view
 from ganglion.nn.layers import MLP, Activation, Init
 from ganglion.nn.normalisers import ObsNormaliser
 
@@ -19,7 +19,7 @@ Size = Annotated[int, Field(ge=1, le=65_536)]  # units of a layer
 
 @register("net", "mlp")
 class MLPConfig(NetConfig):
-    """Perceptrons over flat observations; images of 36 x 36 and more pass through convolutions first."""
+    """Perceptrons over flat observations; images of 36 x 36 and more pass through convolutions, grids on request."""
 
     hidden: tuple[Size, ...] = (64, 64)
     activation: Activation = "relu"
@@ -27,6 +27,7 @@ class MLPConfig(NetConfig):
     memory: Literal["none", "lstm", "gru"] = "none"
     memory_size: Size = 64
     normalise: bool = False  # observations, by running mean and deviation
+    grid: Literal["flat", "conv"] = "flat"  # smaller images, from 5 x 5: as flat numbers, or through a convolution
 
     @property
     def recurrent(self) -> bool:
@@ -44,10 +45,11 @@ class Encoder(nn.Module):
 
     def __init__(self, net: MLPConfig, space: Space) -> None:
         super().__init__()
-        self.space, self.flat = space, flat_size(space)
-        self.pixels = nn.ModuleList(Pixels(shape) for shape in image_shapes(space))
+        self.least = 5 if net.grid == "conv" else IMAGE  # pixels a side that convolutions read
+        self.space, self.flat = space, flat_size(space, self.least)
+        self.pixels = nn.ModuleList(view(part, net.init) for part in image_spaces(space, self.least))
         self.norm = ObsNormaliser(self.flat) if net.normalise and self.flat else None
-        size = self.flat + sum(view.out for view in self.pixels)  # type: ignore[misc]
+        size = self.flat + sum(part.out for part in self.pixels)  # type: ignore[misc]
         self.cell: nn.LSTMCell | nn.GRUCell | None = None
         if net.memory != "none":
             kind = nn.LSTMCell if net.memory == "lstm" else nn.GRUCell
@@ -61,9 +63,9 @@ class Encoder(nn.Module):
         return tuple(self.cell.weight_hh.new_zeros(1, slots, self.out) for _ in range(count))
 
     def forward(self, obs: Obs, past: Past) -> tuple[Tensor, Memory]:
-        parts = [view(image) for view, image in zip(self.pixels, images(obs, self.space), strict=True)]
+        parts = [see(image) for see, image in zip(self.pixels, images(obs, self.space, self.least), strict=True)]
         if self.flat:
-            flat = flatten(obs, self.space)
+            flat = flatten(obs, self.space, self.least)
             parts.append(flat if self.norm is None else self.norm(flat))
         x = parts[0] if len(parts) == 1 else torch.cat(parts, -1)
         return (x, ()) if self.cell is None else self.remember(self.cell, x, past)
@@ -93,4 +95,4 @@ class Encoded(Model):
 
     def observe(self, obs: Obs, valid: Tensor) -> None:
         if self.encoder.norm is not None:
-            self.encoder.norm.moments.observe(flatten(obs, self.encoder.space), valid)
+            self.encoder.norm.moments.observe(flatten(obs, self.encoder.space, self.encoder.least), valid)

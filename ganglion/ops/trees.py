@@ -26,19 +26,23 @@ def _children(tree: tuple[Any, ...]) -> list[tuple[str, Any]]:
 def map_tree(fn: Fn, *trees: Tree) -> Tree:
     """The tree of `fn(leaf, leaf, ...)` over trees of one shape. Mappings come back as dicts."""
     first = trees[0]
-    if isinstance(first, Mapping):
-        return {k: map_tree(fn, *[t[k] for t in trees]) for k in first}
+    if isinstance(first, Tensor):  # asked first: most are, and asking for a Mapping takes longer
+        return fn(*trees)
     if isinstance(first, tuple):
         return _rebuild(first, [map_tree(fn, *parts) for parts in zip(*trees, strict=True)])
+    if isinstance(first, (dict, Mapping)):
+        return {k: map_tree(fn, *[t[k] for t in trees]) for k in first}
     return None if first is None else fn(*trees)
 
 
 def leaves(tree: Tree) -> list[Any]:
     """Every leaf, in order."""
-    if isinstance(tree, Mapping):
-        return [leaf for part in tree.values() for leaf in leaves(part)]
+    if isinstance(tree, Tensor):
+        return [tree]
     if isinstance(tree, tuple):
         return [leaf for part in tree for leaf in leaves(part)]
+    if isinstance(tree, (dict, Mapping)):
+        return [leaf for part in tree.values() for leaf in leaves(part)]
     return [] if tree is None else [tree]
 
 

@@ -18,13 +18,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ganglion.core import Json, Ring, State
 from ganglion.errors import UserError
 from ganglion.record import atomic, manifest
-from ganglion.record.tensors import TORCH, digest, form, pack, read_into
+from ganglion.record.tensors import TORCH, Form, digest, form, pack, read_into
 
 MANIFEST, STATE, CHUNKS = "manifest.json", "state.safetensors", "chunks"
 CHUNK = re.compile(r"[0-9a-f]{32}\.safetensors")
@@ -232,12 +233,17 @@ def _decoded(entries: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def _load_ring(chunks: Path, name: str, entry: Json) -> Ring:
-    arrays = {key: torch.zeros(shape, dtype=TORCH[dtype]) for key, (dtype, shape) in entry["arrays"].items()}
+    arrays = {key: _zeros(Form(*kind)) for key, kind in entry["arrays"].items()}
     ring = Ring(arrays, entry["block"], tuple(entry["stamps"]))
     for k, chunk in enumerate(entry["chunks"]):
         if chunk is not None:
             read_into(chunks / chunk[0], _rows(ring, k), chunk[1], f"block {k} of {name!r}, tensor")
     return ring
+
+
+def _zeros(form: Form) -> Tensor:
+    """Zeros of which a page costs memory when it is first written: blocks never saved cost none."""
+    return torch.from_numpy(np.zeros(form.size, np.uint8)).view(TORCH[form.dtype]).view(form.shape)
 
 
 def _describe(name: str, ring: Ring, kept: Kept) -> Json:

@@ -150,7 +150,7 @@ class Recorded(Stage):
         self, writers: Sequence[Writer], every: Every, now: Now, extra: Callable[[], Mapping[str, float]]
     ) -> None:
         self.writers, self.due, self.now, self.extra = writers, Due(every), now, extra
-        self.waiting: dict[str, list[Tensor | float]] = {}  # not yet read from the device
+        self.waiting: dict[str, list[tuple[Tensor | float, int]]] = {}  # not yet read from the device, and how often
         self.sums: dict[str, list[float]] = {}  # name -> sum, count
         self.since = Progress()
         self.warned = False
@@ -164,12 +164,12 @@ class Recorded(Stage):
         for episode in log.episodes:
             numbers = {"return": episode.total, "length": float(episode.length), **episode.info}
             for name, value in numbers.items():
-                self.wait(f"episode/{name}", value)
+                self.wait(f"episode/{name}", value, episode.many)
         return None
 
-    def wait(self, name: str, value: Tensor | float) -> None:
+    def wait(self, name: str, value: Tensor | float, count: int = 1) -> None:
         values = self.waiting.setdefault(name, [])
-        values.append(value)
+        values.append((value, count))
         if len(values) >= MOST_WAITING:
             self.settle()
 
@@ -208,13 +208,12 @@ class Recorded(Stage):
         """Reads waiting numbers from the device at once, and adds them up one by one: the order of the additions, and
         so the last bit of a mean, does not depend on when this is called."""
         for name, values in self.waiting.items():
-            tensors = [v for v in values if isinstance(v, Tensor)]
+            tensors = [v for v, _ in values if isinstance(v, Tensor)]
             read = iter(torch.stack(tensors).tolist() if tensors else ())
-            numbers = [next(read) if isinstance(v, Tensor) else v for v in values]
             total = self.sums.setdefault(name, [0.0, 0.0])
-            for number in numbers:
-                total[0] += number
-                total[1] += 1
+            for value, count in values:
+                total[0] += (next(read) if isinstance(value, Tensor) else value) * count
+                total[1] += count
         self.waiting = {}
 
     def write(self, log: LogData) -> None:

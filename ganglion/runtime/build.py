@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from math import gcd
+
 import torch
 
+from ganglion.buffers import RolloutBuffer
 from ganglion.config import RunConfig
 from ganglion.core import Env, EnvSpec
+from ganglion.envs.world import TorchEnv
 from ganglion.errors import UserError
-from ganglion.fast import Swap, Wrap, can_compile, wrapper
+from ganglion.fast import Fused, Swap, Wrap, can_compile, wrapper
 from ganglion.runtime.agent import Agent
 from ganglion.runtime.evaluator import Evaluator
 from ganglion.runtime.explorer import Explorer
 from ganglion.runtime.learner import Learner
 from ganglion.runtime.streams import derive
 from ganglion.runtime.trainer import Trainer
+from ganglion.runtime.whole import Phase, Strider
 
+STRIDE = 8  # steps of a world of tensors in one compiled graph on a CPU
 LEAST = 30_000  # updates of a run that is worth compiling: some 20 s of compilation against a millisecond each
 
 
@@ -67,8 +73,19 @@ def build(cfg: RunConfig) -> Trainer:
     torch.set_num_threads(cfg.run.threads)
     env = build_env(cfg)
     agent = build_agent(cfg, env.spec)
-    recipe = cfg.algo.recipe()
-    learner = Learner(agent, recipe.buffer(env.spec, agent.device), recipe.limiter.build(), cfg.run.seed)
-    explorer = Explorer(agent, env, recipe.processor.build(), learner, cfg.run.seed)
+    explorer, learner = build_walkers(cfg, agent, env)
     seed = derive(cfg.run.seed, "eval") if cfg.eval.seed is None else cfg.eval.seed
     return Trainer(explorer, learner, build_evaluator(cfg, agent, cfg.eval.episodes, seed), cfg.train.budget)
+
+
+def build_walkers(cfg: RunConfig, agent: Agent, env: Env) -> tuple[Explorer, Learner]:
+    """An Explorer and the Learner it hands rows to; both in long strides where the world and the rows allow it."""
+    recipe, seed = cfg.algo.recipe(), cfg.run.seed
+    buffer, limiter, processor = recipe.buffer(env.spec, agent.device), recipe.limiter.build(), recipe.processor.build()
+    if cfg.run.fast == "eager" or not isinstance(env, TorchEnv) or not isinstance(buffer, RolloutBuffer):
+        learner = Learner(agent, buffer, limiter, seed)
+        return Explorer(agent, env, processor, learner, seed), learner
+    wrap, gpu = quicken(cfg, agent.device)[0], agent.device.type == "cuda"
+    stride = buffer.horizon if gpu else gcd(buffer.horizon, STRIDE)
+    phase = Phase(agent, buffer, limiter, seed, wrap if gpu else None)
+    return Strider(agent, env, processor, phase, seed, stride, wrap, Fused if gpu else None), phase

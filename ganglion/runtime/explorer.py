@@ -6,6 +6,7 @@ import torch
 
 from ganglion import ops
 from ganglion.core import Env, LogData, Noise, Past, Processor, Progress, Sink, State, Step, join, under
+from ganglion.envs.faults import faults_of
 from ganglion.runtime.agent import Agent
 from ganglion.runtime.streams import Stream, derive
 
@@ -15,26 +16,33 @@ class Explorer:
 
     def __init__(self, agent: Agent, env: Env, processor: Processor, sink: Sink, seed: int) -> None:
         self.agent, self.env, self.processor, self.sink, self.seed = agent, env, processor, sink, seed
+        self.faults = faults_of(env)
         self.stream = Stream(seed, "explore", agent.device)
         self.now: tuple[Step, Past] | None = None  # what the slots see, and remember
         self.held: Noise | None = None  # random numbers that are kept for several steps
 
     def step(self, at: Progress) -> LogData:
         """One action of every slot."""
-        if self.now is None:
-            self.now = self.env.reset(derive(self.seed, "env")), self.agent.start(self.env.spec.slots)
-        before, past = self.now
+        before, past = self.begin()
         noise = self.noise()
         acted = self.agent.sample(before.obs, past, noise, at)
         after = self.env.step(acted.action)
-        row = self.processor(before, past, acted, after)
         ahead = Past(acted.memory, ~before.valid.to(self.agent.device)[None])  # an episode starts after a dead row
+        if self.faults.lost is not None:  # actions that came to nothing, for their episode was lost
+            before = before._replace(valid=before.valid & ~self.faults.lost)
+        row = self.processor(before, past, acted, after)
         self.now = after, ahead
         self.sink.push(row, (after.obs, ahead), at)
         episodes = tuple(self.env.episodes())
         steps = at.env_steps + int(before.valid.sum())
         now = at._replace(env_steps=steps, episodes=at.episodes + len(episodes))
         return LogData("collect", now, {}, episodes)
+
+    def begin(self) -> tuple[Step, Past]:
+        """What the slots see and remember; their first episodes start here."""
+        if self.now is None:
+            self.now = self.env.reset(derive(self.seed, "env")), self.agent.start(self.env.spec.slots)
+        return self.now
 
     def noise(self) -> Noise:
         """Fresh random numbers per slot, or those it had: each slot lets go of its own with probability 1 / hold."""

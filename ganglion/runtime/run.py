@@ -18,9 +18,10 @@ from typing import Any
 import torch
 
 from ganglion.config import RunConfig, dump, load
-from ganglion.core import Command, Json, LogData, Past, State, Stop, join, under
-from ganglion.errors import UserError
+from ganglion.core import Command, Episode, Json, LogData, Past, State, Stop, join, under
+from ganglion.errors import EnvError, UserError
 from ganglion.fast import Compiler
+from ganglion.fast.profile import Profile
 from ganglion.record.atomic import write_file
 from ganglion.record.checkpoint import Checkpoints
 from ganglion.record.checkpoint import load as load_checkpoint
@@ -31,6 +32,7 @@ from ganglion.record.writers import RunInfo
 from ganglion.runtime.agent import Agent
 from ganglion.runtime.build import build, build_agent, build_env, build_evaluator, pick_device
 from ganglion.runtime.evaluator import deviation
+from ganglion.runtime.failures import Failed
 from ganglion.runtime.streams import derive
 
 log = logging.getLogger(__name__)
@@ -43,11 +45,13 @@ class Run:
         self.cfg, self.folder = cfg, folder
         self.checkpoints = Checkpoints(folder / "checkpoints", cfg.save.keep)
         self.trainer = build(cfg)
+        self.profile = Profile(self.trainer)
         self.offset: int | None = None  # of metrics.jsonl, where a resumed run goes on
         now = lambda: self.trainer.at  # noqa: E731
         self.writers: list[Any] = []
-        self.evaluated = Evaluated(self.trainer.run_evaluate, cfg.eval.every, now)
+        self.evaluated = Evaluated(self.evaluate, cfg.eval.every, now)
         self.stopped = Stopped(cfg.train.target)
+        self.failed = Failed(self.trainer, folder / "failures")
         self.recorded = Recorded(self.writers, cfg.log.every, now, self.extra)
         self.saved = Saved(self.save, self.save_best, cfg.save.every, now)
 
@@ -84,7 +88,7 @@ class Run:
     def take_up(self, checkpoint: Path) -> None:
         """Continues from a checkpoint."""
         state, meta = self.checkpoints.load(checkpoint)
-        varying = ("trainer/explorer", "trainer/learner", "evaluated", "recorded", "saved")
+        varying = ("trainer/explorer", "trainer/learner", "evaluated", "failed", "recorded", "saved")
         check_matches(self.state(), state, varying, str(checkpoint))
         before = meta["environment"]
         for name, now in environment(self.cfg).items():
@@ -102,9 +106,11 @@ class Run:
                 self.open_writers()
             swap = self.trainer.learner.agent.swap
             swap.compiler = Compiler(self.folder / "config.yaml", modules(self.cfg))
-            events = compose(self.trainer(), self.evaluated, self.stopped, self.recorded, self.saved)
+            events = compose(self.trainer(), self.evaluated, self.stopped, self.failed, self.recorded, self.saved)
             try:
-                return (yield from events)
+                stop = yield from events
+                self.failed.check(stop)
+                return stop
             finally:
                 swap.compiler.stop()
                 for writer in self.writers:
@@ -120,12 +126,22 @@ class Run:
     def __iter__(self) -> Iterator[LogData]:
         return iter(self.stream())
 
+    def evaluate(self) -> tuple[list[Episode], Mapping[str, float]]:
+        """The agent's score. Training is as it was, and saved, where the environments of the evaluation fail."""
+        try:
+            return self.trainer.run_evaluate()
+        except EnvError:
+            if self.cfg.save.every.unit != "never":
+                self.save()
+            raise
+
     def extra(self) -> Mapping[str, float]:
         """What is recorded beside averages: the state of the buffer, and the knobs."""
         learner = self.trainer.learner
         buffer = {f"buffer/{name}": value for name, value in learner.buffer.metrics().items()}
         knobs = learner.agent.settings(self.trainer.at)  # of these counters: a run just resumed has used none yet
-        return {**buffer, **{f"knob/{name}": value for name, value in knobs.items()}}
+        faults = self.trainer.explorer.faults.numbers()
+        return {**buffer, **{f"knob/{name}": value for name, value in knobs.items()}, **faults}
 
     def needs(self) -> int:
         """Bytes on disk that the run will need in the end."""
@@ -136,17 +152,27 @@ class Run:
     def summary(self) -> Mapping[str, str]:
         at, best = self.trainer.at, self.evaluated.best
         took = f"{at.env_steps:,} env steps, {at.opt_steps:,} updates, {at.seconds:.1f} s of training"
-        return {"Trained": took, "Best": "not evaluated" if best is None else f"{best:.2f} mean return"}
+        faults = self.trainer.explorer.faults
+        failed = {"Failures": faults.summary()} if faults.count else {}
+        speed = {"Speed": self.profile.line()} if self.profile.steps else {}
+        score = "not evaluated" if best is None else f"{best:.2f} mean return"
+        return {"Trained": took, **speed, "Best": score, **failed}
+
+    def close(self) -> None:
+        """Ends what the environments hold: worker processes, windows. The run cannot go on after it."""
+        self.trainer.explorer.env.close()
+        self.trainer.evaluator.close()
 
     # ------------------------------------------------------------ state
 
     def state(self) -> State:
         stages = {"evaluated": self.evaluated.state(), "recorded": self.recorded.state(), "saved": self.saved.state()}
-        return join({"trainer": self.trainer.state(), **stages})
+        return join({"trainer": self.trainer.state(), "failed": self.failed.state(), **stages})
 
     def restore(self, state: State) -> None:
         self.trainer.restore(under(state, "trainer"))
         self.evaluated.restore(under(state, "evaluated"))
+        self.failed.restore(under(state, "failed"))
         self.recorded.restore(under(state, "recorded"))
         self.saved.restore(under(state, "saved"))
 

@@ -57,7 +57,7 @@ def test_priorities_shape_the_draw_and_the_weights():
     rows, _ = random_rows(1, 40, 7)
     buffer = build(1, 40, alpha=1.0, beta={"kind": "constant", "value": 1.0})
     feed(buffer, rows)
-    live = torch.nonzero(buffer.tree.levels[0][:40]).squeeze(-1)
+    live = torch.nonzero(buffer.tree.mass[:40]).squeeze(-1)
     buffer.feedback(live, torch.arange(1, len(live) + 1).float())
     sample = take(buffer, 20_000)
     counts = torch.bincount(sample.index, minlength=40)[live].double()
@@ -75,10 +75,10 @@ def test_beta_follows_its_schedule_and_new_rows_are_most_urgent():
     rows, _ = random_rows(1, 30, 2)
     buffer = build(1, 60, alpha=1.0)
     feed(buffer, rows[:20])
-    live = torch.nonzero(buffer.tree.levels[0][:60]).squeeze(-1)
+    live = torch.nonzero(buffer.tree.mass[:60]).squeeze(-1)
     buffer.feedback(live, torch.full((len(live),), 9.0))
     feed(buffer, rows[20:25])
-    new = buffer.tree.levels[0][19:24][buffer.held.valid[19:24, 0]]
+    new = buffer.tree.mass[19:24][buffer.ring.held.valid[19:24, 0]]
     assert torch.allclose(new, torch.full_like(new, 9.0), atol=1e-3)
     buffer.feedback(live[:1], torch.tensor([1.0]))
     early = take(buffer, 500, at=Progress(fraction=0.0)).weight.min()

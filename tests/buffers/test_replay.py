@@ -94,9 +94,9 @@ def test_use_and_staleness_are_counted_and_limited():
     feed(buffer, rows)
     middle = torch.full((1,), 0.5, dtype=torch.float64)
     index = buffer.take(middle, Progress(opt_steps=9)).index
-    assert buffer.uses[index] == 1
+    assert buffer.usage.uses(index) == 1
     weights = [float(buffer.take(middle, Progress(opt_steps=9)).weight.sum()) for _ in range(2)]
-    valid = float(buffer.held.valid[index])
+    valid = float(buffer.ring.held.valid[index])
     assert weights == [valid, 0.0], "a third use counts nothing"
     late = buffer.take(torch.tensor([0.01], dtype=torch.float64), Progress(opt_steps=9))
     assert float(late.weight.sum()) == 0.0, "row 0 is 9 updates old, and 8 are allowed"
@@ -107,7 +107,7 @@ def test_a_row_drawn_twice_at_once_is_not_lost_by_its_limit():
     rows, _ = random_rows(1, 12, 3)
     buffer = build(1, 12, 1, max_use=1)
     feed(buffer, rows)
-    live = int(buffer.held.valid[:11].flatten().nonzero()[0])
+    live = int(buffer.ring.held.valid[:11].flatten().nonzero()[0])
     twice = torch.full((2,), (live + 0.5) / 11, dtype=torch.float64)
     assert buffer.take(twice, Progress()).weight.tolist() == [[1.0, 1.0]]
     assert buffer.take(twice, Progress()).weight.tolist() == [[0.0, 0.0]]

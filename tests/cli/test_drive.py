@@ -34,6 +34,9 @@ class Pretend:
     def needs(self) -> int:
         return 2_500_000
 
+    def close(self) -> None:
+        self.closed = True
+
     def summary(self) -> Mapping[str, str]:
         return {"Best": "12.00 mean return"}
 

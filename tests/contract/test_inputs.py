@@ -175,7 +175,7 @@ def test_actions_that_nobody_will_replay_are_not_kept():
     env.reset(0)
     for _ in range(20):
         env.step(torch.zeros(2, dtype=torch.int64))
-    assert not env._log.rows and env.state().tensors["action0"].shape == (0,)
+    assert env.slots.log is None and env.state().tensors["action0"].shape == (0,)
 
 
 def test_episodes_without_a_number_are_scored_as_such():

@@ -129,6 +129,7 @@ MASKED = Composite({"obs": Box((3,)), "action_mask": MultiBinary(3)})
 MIXED = Composite(
     {"pixels": Box((1, 36, 36), torch.uint8), "speed": Box((2,)), "gear": Discrete(3), "lamps": MultiBinary(2)}
 )
+GRID = Composite({"cells": Box((10, 10, 4), torch.uint8, (0.0,), (1.0,)), "action_mask": MultiBinary(3)})
 HYBRID = Composite({"steer": ARM, "gear": THREE, "lamps": MultiBinary(2), "keys": MultiDiscrete((2, 3))})
 SMALL_REPLAY = {"capacity": 600, "batch": 16}
 DQN = {"replay": SMALL_REPLAY, "limiter": {"warmup": 50, "opt_interval": 6}, "net": {"hidden": [16]}, "target_every": 3}
@@ -146,6 +147,7 @@ CASES = [
     Case("dqn-all", "dqn", THREE, MASKED, over(DQN, dueling=True, n_step=3,
          replay={"kind": "prioritised", "sequence": 4}, net={"memory": "lstm", "memory_size": 8, "normalise": True})),
     Case("dqn-mixed", "dqn", TWO, MIXED, over(DQN, n_step=2, double=False, loss="mse", net={"memory": "gru"})),
+    Case("dqn-grid", "dqn", THREE, GRID, over(DQN, net={"grid": "conv"})),
     Case("ppo", "ppo", TWO, settings=PPO),
     Case("ppo-box", "ppo", ARM, settings=over(PPO, normalise_reward=True, net={"normalise": True}, clip_value=0.2)),
     Case("ppo-hybrid", "ppo", HYBRID, MIXED, PPO),

@@ -111,11 +111,20 @@ def test_settings_exist(page: str) -> None:
     assert sorted(set(named) - known - NOT_OURS) == []
 
 
+KINDS = (
+    "{kind: gym, id: x}",
+    "{kind: atari, id: x}",
+    "{kind: envpool, id: x}",
+    "{kind: torch, id: cartpole}",
+    "{kind: toy, id: chain}",
+)
+
+
 def settings() -> set[str]:
     """Every path of every shipped algorithm on every kind of environment."""
     found: set[str] = set()
     for algo in ("dqn", "ppo", "sac", "td3"):
-        for env in ("{kind: gym, id: x}", "{kind: torch, id: cartpole}", "{kind: toy, id: chain}"):
+        for env in KINDS:
             found |= set(paths(load(None, [f"algo={algo}", f"env={env}"]).plain()))
     found |= set(paths(load(None, ["algo={kind: dqn, replay: prioritised}", "env={kind: toy, id: chain}"]).plain()))
     return found

@@ -96,7 +96,7 @@ def test_the_log_of_actions_stays_as_short_as_the_longest_episode() -> None:
     env.reset(0)
     for _ in range(2000):
         env.step(torch.zeros(2, 2))
-    assert len(env._log.rows) < 300
+    assert len(env.slots.log.rows) < 300
 
 
 @pytest.mark.parametrize("vector", [False, True])

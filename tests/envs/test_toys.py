@@ -30,7 +30,7 @@ def test_identity_pays_for_the_symbol_shown() -> None:
 
 def env_copy_reward(env: Identity, action: torch.Tensor) -> torch.Tensor:
     """The reward an action would bring, without taking it."""
-    return env.advance(env.world, action, env._dice())[1]
+    return env.advance(env.world, action, env._dice(env.now()))[1]
 
 
 def test_identity_with_a_real_action() -> None:
@@ -100,7 +100,7 @@ def test_masked_is_worth_what_it_says_with_the_mask_and_nothing_without() -> Non
         mask = step.obs["action_mask"]
         masks.append(mask)
         assert mask.dtype == torch.bool and mask[:, 0].all()
-        blind.append(env.advance(env.world, torch.full((5000,), 3), env._dice())[1])
+        blind.append(env.advance(env.world, torch.full((5000,), 3), env._dice(env.now()))[1])
         best = (mask * torch.arange(1, 5)).argmax(-1)
         step = env.step(best)
         assert (step.reward >= 0).all()

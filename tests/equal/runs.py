@@ -7,11 +7,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from ganglion.config import RunConfig
 from ganglion.core import State
 from ganglion.record.checkpoint import Checkpoints, load
+from ganglion.record.tensors import raw
 from ganglion.runtime.run import Run
 
 REPLAY = {"capacity": 700, "batch": 16}
@@ -25,6 +24,10 @@ SORTS: dict[str, dict[str, Any]] = {
         "algo": {"kind": "dqn", "hold": 3, "replay": {"kind": "prioritised", **REPLAY}, "net": {"hidden": [16]},
                  "limiter": {"warmup": 100, "opt_interval": 4}},
         "env": {"kind": "gym", "id": "MountainCar-v0", "slots": 3}},
+    "frames": {
+        "algo": {"kind": "dqn", "replay": REPLAY, "net": {"hidden": [16]},
+                 "limiter": {"warmup": 100, "opt_interval": 4}},
+        "env": {"kind": "gym", "id": "CartPole-v1", "slots": 3, "keep": [0, 2], "frame_stack": 3}},
     "ppo": {
         "algo": {"kind": "ppo", "horizon": 24, "net": {"hidden": [16], "normalise": True}, "normalise_reward": True},
         "env": {"kind": "gym", "id": "Pendulum-v1", "slots": 4}},
@@ -67,7 +70,7 @@ def fingerprint(state: State, but: tuple[str, ...] = ()) -> str:
     for name in sorted(tensors):
         if not name.startswith(but or ("\0",)):
             h.update(name.encode())
-            h.update(tensors[name].cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+            h.update(raw(tensors[name]))
     for name in sorted(state.scalars):
         value = state.scalars[name]
         if name.endswith(("counters/at", "own/since")):

@@ -21,6 +21,21 @@ PROMISED = {
     "cartpole-novelocity/ppo": 200_000,
     "mountaincar/dqn": 120_000,
     "lunarlander/ppo": 1_000_000,
+    "minigrid-doorkey/ppo": 200_000,
+    "minatar-breakout/dqn": 1_000_000,
+    "bipedalwalker/sac": 500_000,
+    "halfcheetah/sac": 150_000,
+    "pong/ppo": 1_500_000,
+}
+
+NEEDS = {  # how an environment's id, or its kind, starts -> the package it needs
+    "LunarLander": "Box2D",
+    "BipedalWalker": "Box2D",
+    "HalfCheetah": "mujoco",
+    "Hopper": "mujoco",
+    "MiniGrid": "minigrid",
+    "MinAtar": "minatar",
+    "atari": "ale_py",
 }
 
 
@@ -60,8 +75,11 @@ def test_makes_its_first_steps(name: str, tmp_path: Path) -> None:
     from ganglion.runtime.run import Run
 
     config = load(name)
-    if getattr(config.env, "id", "").startswith("LunarLander"):
-        pytest.importorskip("Box2D")
+    for start, package in NEEDS.items():
+        if str(getattr(config.env, "id", "")).startswith(start) or config.env.kind == start:
+            pytest.importorskip(package)
+    if getattr(config.env, "id", "").startswith("HalfCheetah"):
+        pytest.importorskip("mujoco")
     quiet = ["log.writers=[]", "train.target=null", "eval=never", "save=never"]
     config = load(name, [f"run.dir={tmp_path / 'run'}", "run.device=cpu", *quiet])
     assert isinstance(config, RunConfig)

@@ -1,0 +1,1 @@
+"""Other systems measured against Ganglion on equal work. `python -m benchmarks.peers --help`."""

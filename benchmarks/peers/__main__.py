@@ -1,0 +1,143 @@
+"""Measures Ganglion against other systems on equal work, in turns.
+
+    python -m benchmarks.peers.install                         once: each peer in an environment of its own
+    python -m benchmarks.peers                                 every workload against every peer
+    python -m benchmarks.peers ppo-cartpole --against sb3      one of each
+    python -m benchmarks.peers ppo-cartpole --ours run.fast=compile --label compiled
+    python -m benchmarks.peers ppo-cartpole --ours "env={kind: torch, id: cartpole, slots: 8}" --label torch-native
+
+Steady state, training included: both sides warm up, then take turns A B B A of so many updates with the env steps
+between them. Env steps, updates, rows learned from and parameters moved are counted on both sides and must agree. A
+ratio above 1 says that Ganglion is faster; its interval is a bootstrap over pairs. Results are kept in a JSON file, one
+entry per workload, peer and label; `--table` prints them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.peers.install import DEFAULT, PACKAGES, ROOT
+from benchmarks.peers.workloads import WORKLOADS, Workload
+from benchmarks.versus import Outcome, Worker, compare, machine, number, table
+
+RESULTS = ROOT / "docs" / "results"
+SIDES = {"sb3": "side_sb3", "cleanrl": "side_cleanrl", "tianshou": "side_tianshou", "di-engine": "side_ding"}
+
+
+def surroundings(work: Workload, threads: int | None) -> dict[str, str]:
+    """Environment variables of both sides: as many threads, the repository to import from, no GPU."""
+    count = str(threads or work.threads)
+    return {
+        "PYTHONPATH": str(ROOT),
+        "OMP_NUM_THREADS": count,
+        "MKL_NUM_THREADS": count,
+        "CUDA_VISIBLE_DEVICES": "",
+    }
+
+
+def theirs(peer: str, name: str, given: argparse.Namespace) -> Worker:
+    python = given.peers / peer / "bin" / "python"
+    more = [str(given.peers / "cleanrl-src")] if peer == "cleanrl" else []
+    command = [str(python), "-m", f"benchmarks.peers.{SIDES[peer]}", name, *more]
+    return Worker(peer, command, surroundings(WORKLOADS[name], given.threads))
+
+
+def ours(name: str, given: argparse.Namespace) -> Worker:
+    threads = [f"run.threads={given.threads}"] if given.threads else []
+    command = [sys.executable, "-m", "benchmarks.peers.side_ours", name, *threads, *given.ours]
+    return Worker("ganglion", command, surroundings(WORKLOADS[name], given.threads))
+
+
+def measure(name: str, peer: str, given: argparse.Namespace) -> Outcome:
+    work = WORKLOADS[name]
+    with ours(name, given) as a, theirs(peer, name, given) as b:
+        turn = given.turn or work.turn
+        return compare(a, b, turn, pairs=given.pairs, within=work.within)
+
+
+# ------------------------------------------------------------ what is kept
+
+
+def keep(path: Path, name: str, peer: str, given: argparse.Namespace, outcome: Outcome) -> None:
+    """Adds or replaces one entry."""
+    kept: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    kept[f"{name} {peer} {given.label}"] = {
+        "workload": name,
+        "peer": peer,
+        "label": given.label,
+        "ours": list(given.ours),
+        "threads": given.threads or WORKLOADS[name].threads,
+        "rates": [outcome.a, outcome.b],
+        "ratio": list(outcome.ratio),
+        "ratios": list(outcome.ratios),
+        "cpu": list(outcome.cpu),
+        "machine": machine("torch", "gymnasium"),
+        "when": time.strftime("%Y-%m-%d"),
+    }
+    path.write_text(json.dumps(dict(sorted(kept.items())), indent=1) + "\n")
+
+
+def page(path: Path) -> str:
+    """The table of everything that was kept."""
+    rows = []
+    for entry in json.loads(path.read_text()).values():
+        mean, low, high, pairs = entry["ratio"]
+        ours, peer = (number(x) for x in entry["rates"])
+        ratio = f"**{mean:.2f}** [{low:.2f}, {high:.2f}]"
+        cpu = "{:.2f} [{:.2f}, {:.2f}]".format(*entry["cpu"])
+        rows.append([entry["workload"], entry["label"], entry["peer"], ours, peer, ratio, cpu, pairs, entry["threads"]])
+    rates = ["Ganglion, env steps/s", "peer, env steps/s"]
+    head = ["workload", "Ganglion as", "peer", *rates, "ratio", "ratio per processor second", "pairs", "threads"]
+    return table(head, rows)
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("workloads", nargs="*", help=f"of {', '.join(WORKLOADS)}; all unless named")
+    parser.add_argument("--against", nargs="*", default=list(PACKAGES), choices=list(PACKAGES), metavar="PEER")
+    parser.add_argument("--ours", nargs="*", default=[], metavar="PATH=VALUE", help="settings of Ganglion's side")
+    parser.add_argument("--label", default="eager", help="what these settings are called in the table")
+    parser.add_argument("--peers", type=Path, default=DEFAULT, help="where the peers are installed (.peers)")
+    parser.add_argument("--pairs", type=int, default=6)
+    parser.add_argument("--turn", type=int, help="updates per turn (the workload's own)")
+    parser.add_argument("--threads", type=int, help="threads of both sides (the workload's own)")
+    parser.add_argument("--results", type=Path, default=RESULTS / "peers.json")
+    parser.add_argument("--table", action="store_true", help="no measuring: the table of what was kept")
+    return parser.parse_args()
+
+
+def main() -> int:
+    given = arguments()
+    if given.table:
+        print(page(given.results))
+        return 0
+    print(machine("torch", "gymnasium"))
+    folder = Path(tempfile.mkdtemp())
+    given.peers, given.results, failures = given.peers.resolve(), given.results.resolve(), 0
+    os.chdir(folder)  # some write where they stand
+    for name in given.workloads or WORKLOADS:
+        if WORKLOADS[name].missing:
+            print(f"{name}: {WORKLOADS[name].missing}")
+            continue
+        for peer in given.against:
+            try:
+                outcome = measure(name, peer, given)
+            except (RuntimeError, AssertionError) as problem:
+                failures += 1
+                print(f"{name} {given.label} against {peer}: {problem}", flush=True)
+                continue
+            keep(given.results, name, peer, given, outcome)
+            rates = f"{number(outcome.a)} against {number(outcome.b)} env steps/s"
+            print(f"{name} {given.label} against {peer}: {outcome.ratio}, cpu {outcome.cpu} ({rates})", flush=True)
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

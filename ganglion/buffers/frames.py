@@ -1,0 +1,151 @@
+"""Observations as a replay keeps them: whole, or, where they are stacks of frames, each frame once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ganglion import ops
+from ganglion.buffers.storage import Fetched, SampledRing
+from ganglion.core import Box, Composite, EnvSpec, Obs, Row, Space
+
+BACK = "back"  # among a row's extras: how many rows back the oldest frame of its stack lies, [B] uint8
+CHECKED = 16  # first rows whose stack is put together again and compared
+
+
+class Whole:
+    """Observations as they come."""
+
+    history = 0  # earlier rows that an observation needs
+
+    def kept(self, row: Row, ring: SampledRing) -> Row:
+        """The row as it is stored."""
+        return row
+
+    def read(self, ring: SampledRing, where: Tensor) -> Obs:
+        """The observations at flat positions [T, N]."""
+        return ring.read(ring.held.obs, where, "obs")
+
+    def along(self, ring: SampledRing, span: Tensor, got: Fetched, whole: bool) -> tuple[Obs, Obs]:
+        """The observations of the first rows of a span [T, N], and of all but the first; got: what else lies there.
+
+        Without `whole` what follows a dead row does not matter.
+        """
+        if ring.pack:
+            return got.first.obs, got.rest.obs
+        seen, length = self.read(ring, span), got.first.reward.shape[0]
+        return ops.map_tree(lambda x: x[:length], seen), ops.map_tree(lambda x: x[1:], seen)
+
+    def pairs(self, ring: SampledRing, now: Tensor, later: Tensor) -> tuple[Obs, Obs]:
+        """The observations at flat positions `now` and `later`, both [T, N]."""
+        both, half = self.read(ring, torch.cat([now, later])), len(now)
+        return ops.map_tree(lambda x: x[:half], both), ops.map_tree(lambda x: x[half:], both)
+
+    def check(self, row: Row, ring: SampledRing) -> None:
+        """Refuses a row that would not be given back as it came; called once it is stored."""
+
+
+WHOLE = Whole()
+
+
+class Stack(NamedTuple):
+    """How frames are joined in one leaf of an observation."""
+
+    axis: int  # of the leaf
+    size: int  # of one frame along it
+    frames: int
+
+
+class Frames(Whole):
+    """Stacks of frames, kept as their newest frame and put together when sampled.
+
+    The stack of row t is the frames of rows t - min(k, back[t]), k = count - 1 .. 0, where back[t] counts the rows
+    since the episode's start: `FrameStack` repeats the first frame there.
+    """
+
+    def __init__(self, stacks: dict[str, Stack], slots: int, device: torch.device) -> None:
+        self.stacks, self.slots = stacks, slots
+        self.count = max(stack.frames for stack in stacks.values())
+        self.history = self.count - 1
+        self.ages = torch.arange(self.history, -1, -1, device=device)  # of the frames in a stack
+
+    def kept(self, row: Row, ring: SampledRing) -> Row:
+        """With the newest frame of every stack, and how far the oldest lies back."""
+        back = torch.zeros_like(row.start, dtype=torch.uint8)
+        if ring.pushed:
+            before = ring.held.extras[BACK][(ring.pushed - 1) % ring.length].to(back.device)
+            back = torch.where(row.start, back, (before + 1).clamp_(max=self.history))
+        obs = self.change(row.obs, lambda x, s: x.narrow(1 + s.axis, x.shape[1 + s.axis] - s.size, s.size))
+        return row._replace(obs=obs, extras={**row.extras, BACK: back})
+
+    def change(self, obs: Obs, change: Callable[[Tensor, Stack], Tensor]) -> Obs:
+        named = ops.flatten_names(obs).items()
+        return ops.unflatten(obs, {k: change(x, self.stacks[k]) if k in self.stacks else x for k, x in named})
+
+    def read(self, ring: SampledRing, where: Tensor) -> Obs:
+        return self.join(ring, self.gather(ring, where, self.places(ring, where)), slice(None), slice(None))
+
+    def along(self, ring: SampledRing, span: Tensor, got: Fetched, whole: bool) -> tuple[Obs, Obs]:
+        """Two stacks in a row share all frames but one: both are views of the count + 1 frames that are gathered."""
+        if whole or len(span) > 2:
+            return super().along(ring, span, got, whole)
+        window = torch.cat([self.places(ring, span[:1]), span[1:].unsqueeze(-1)], -1)
+        leaves = self.gather(ring, span, window)
+        now = self.join(ring, leaves, slice(0, 1), slice(0, self.count))
+        return now, self.join(ring, leaves, slice(1, 2), slice(1, None))
+
+    def places(self, ring: SampledRing, where: Tensor) -> Tensor:
+        """The flat positions of the frames of each stack, [T, N, count]."""
+        back = ring.held.extras[BACK].flatten(0, 1).take(where)
+        ago = torch.minimum(self.ages, back.unsqueeze(-1))
+        return (where.unsqueeze(-1) - ago * self.slots) % (ring.length * self.slots)
+
+    def gather(self, ring: SampledRing, where: Tensor, frames: Tensor) -> dict[str, Tensor]:
+        """Each leaf by name: at `where`, or, of a stack, at `frames`."""
+        named = ops.flatten_names(ring.held.obs)
+        stacks = {name: x for name, x in named.items() if name in self.stacks}
+        others = {name: x for name, x in named.items() if name not in self.stacks}
+        return {**ring.read(stacks, frames, "frames"), **ring.read(others, where, "obs")}
+
+    def join(self, ring: SampledRing, got: dict[str, Tensor], rows: slice, frames: slice) -> Obs:
+        """Frames [T, N, count, ...] joined along their axis; a view where that is the first."""
+
+        def joined(x: Tensor, stack: Stack) -> Tensor:
+            axis = 2 + stack.axis
+            return x[:, :, frames].movedim(2, axis).flatten(axis, axis + 1)
+
+        named = {k: joined(x, self.stacks[k]) if k in self.stacks else x[rows] for k, x in got.items()}
+        return ops.unflatten(ring.held.obs, named)
+
+    def check(self, row: Row, ring: SampledRing) -> None:
+        if ring.pushed > CHECKED:
+            return
+        newest = torch.arange(self.slots, device=ring.device) + (ring.pushed - 1) % ring.length * self.slots
+        again = self.read(ring, newest[None])
+        seen = zip(ops.leaves(again), ops.leaves(row.obs), strict=True)
+        if not all(torch.equal(x[0], y.to(x.device)) for x, y in seen):
+            raise ValueError(
+                "the environment says that its observations are stacks of frames (EnvSpec.frame), and they are not: "
+                "a wrapper that changes what FrameStack shows should set `frame` to None"
+            )
+
+
+def keeper(spec: EnvSpec, device: torch.device) -> Whole:
+    """How a replay keeps the observations of an environment."""
+    stacks = {} if spec.frame is None else find_stacks(spec.obs, spec.frame)
+    return Frames(stacks, spec.slots, device) if stacks else WHOLE
+
+
+def find_stacks(obs: Space, frame: Space, name: str = "") -> dict[str, Stack]:
+    """Each leaf of `obs` that is several of the leaf of `frame` along an axis, by its name."""
+    if isinstance(obs, Composite) and isinstance(frame, Composite):
+        parts = [find_stacks(obs.items[k], frame.items[k], f"{name}/{k}" if name else k) for k in obs.items]
+        return {k: stack for part in parts for k, stack in part.items()}
+    if not isinstance(obs, Box) or not isinstance(frame, Box) or obs.shape == frame.shape:
+        return {}
+    single = (1, *frame.shape) if len(frame.shape) < len(obs.shape) else frame.shape  # a grey image gets a channel
+    axis = next(i for i, (many, one) in enumerate(zip(obs.shape, single, strict=True)) if many != one)
+    return {name: Stack(axis, single[axis], obs.shape[axis] // single[axis])}

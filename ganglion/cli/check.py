@@ -1,0 +1,140 @@
+"""Looks an environment over: spaces, seeds, endings, rewards, aliasing, speed, memory; each verdict with its fix.
+
+ganglion check CartPole-v1                             a registered id, or KIND:ID
+ganglion check cartpole/dqn env.time_limit=100         the environment of a preset or file, settings changed
+ganglion check MyEnv-v0 --import my_module             registered by a module of yours
+ganglion check my_module:MyEnv env.options.size=5      a class of yours, or a function that makes one
+
+Exit code 0: nothing failed (warnings are advice), 1: something did.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from os.path import isfile
+from typing import TYPE_CHECKING, Any
+
+from ganglion import registry
+from ganglion.cli.asked import environment, import_argument
+from ganglion.cli.text import say
+from ganglion.errors import UserError, nearest
+
+if TYPE_CHECKING:
+    from ganglion.envs.checks.findings import Report
+
+COLOURS = {"pass": "green", "warn": "yellow", "fail": "red"}
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("words", nargs="*", default=[], metavar="ENV path=value", help="what to check, and settings")
+    parser.add_argument("--steps", type=int, default=3_000, metavar="N", help="random steps to take (3000)")
+    parser.add_argument("--seconds", type=float, default=20.0, metavar="S", help="at most about this long (20)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of episodes and actions (0)")
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of text")
+    import_argument(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    if not args.words:
+        raise UserError("nothing to check. Try: ganglion check CartPole-v1")
+    if not 50 <= args.steps <= 10_000_000:
+        raise UserError(f"--steps should be between 50 and 10000000, got {args.steps}.")
+    if not 0 <= args.seed < 2**31:
+        raise UserError(f"--seed should be between 0 and {2**31 - 1}, got {args.seed}.")
+    if not 0 < args.seconds <= 86_400:
+        raise UserError(f"--seconds should be between 0 and 86400, got {args.seconds}.")
+    subject = asked(args.words, args.imports)
+    from ganglion.envs.checker import check_env
+
+    report = check_env(subject, steps=args.steps, seed=args.seed, seconds=args.seconds)
+    if args.json:
+        say(json.dumps(plain(report)))
+    elif sys.stdout.isatty():
+        show(report)
+    else:
+        say(*lines(report))
+    return 0 if report.passed else 1
+
+
+# ------------------------------------------------------------ what to check
+
+
+def asked(words: list[str], imports: list[str]) -> Any:
+    """The environment's config, or the class or function of the user's own."""
+    from ganglion.config import load
+    from ganglion.config.files import import_module
+
+    for module in imports:
+        import_module(module)
+    name, rest = ("", words) if "=" in words[0] and not isfile(words[0]) else (words[0], words[1:])
+    if name in registry.presets() or isfile(name):
+        return load(name, rest).env
+    module, colon, attribute = name.partition(":")
+    if colon and module not in registry.names("env"):
+        return own(module, attribute, rest)
+    named = [environment(name)] if name else []
+    return load(None, ["algo=ppo", *named, *rest]).env  # an algorithm is asked for, and not used
+
+
+def own(module: str, attribute: str, rest: list[str]) -> Any:
+    """A class or function named on the command line; settings go through a config, as a registered id's would."""
+    import gymnasium
+
+    from ganglion.config import load
+    from ganglion.config.files import import_module
+
+    import_module(module)
+    place = vars(sys.modules[module])
+    if not callable(place.get(attribute)):
+        known = [key for key, value in place.items() if isinstance(value, type) and not key.startswith("_")]
+        raise UserError(f"{module} has no class or function {attribute[:80]!r}.{nearest(attribute, known)}")
+    made = place[attribute]
+    if not rest:
+        return made
+    if not (isinstance(made, type) and issubclass(made, gymnasium.Env)):
+        raise UserError(f"{rest[0][:80]!r}: settings need a subclass of gymnasium.Env, and {attribute} is none.")
+    if f"{attribute}-v0" not in gymnasium.registry:
+        gymnasium.register(f"{attribute}-v0", lambda **options: made(**options))
+    return load(None, ["algo=ppo", environment(f"{attribute}-v0"), *rest]).env
+
+
+# ------------------------------------------------------------ what to say
+
+
+def plain(report: Report) -> dict[str, Any]:
+    findings = [finding._asdict() for finding in report.findings]
+    return {"subject": report.subject, "about": report.about, "passed": report.passed, "findings": findings}
+
+
+def verdict(report: Report) -> str:
+    """The last line."""
+    fails, warns = len(report.of("fail")), len(report.of("warn"))
+    parts = [f"{n} {word}{'s' if n > 1 else ''}" for n, word in ((fails, "failure"), (warns, "warning")) if n]
+    return f"{'failed' if fails else 'passed'}: {', '.join(parts) or 'nothing to mend'}"
+
+
+def lines(report: Report) -> list[str]:
+    """One line per verdict, for a pipe."""
+    found = [f"{f.verdict}  {f.name:<12} {f.seen}{f' Fix: {f.fix}' if f.fix else ''}" for f in report.findings]
+    return [f"{report.subject}: {report.about}", *found, f"{report.subject} {verdict(report)}"]
+
+
+def show(report: Report) -> None:
+    """The same on a terminal: coloured, wrapped, fixes below what they mend."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table.grid(padding=(0, 2))
+    for f in report.findings:
+        text = Text(f.seen)
+        if f.fix:
+            text.append(f"\nfix: {f.fix}", "bold")
+        table.add_row(Text(f.verdict, COLOURS[f.verdict]), f.name, text)
+    console = Console(highlight=False)
+    console.print(Text(report.subject, "bold").append(f"  {report.about}", "dim"))
+    console.print(table)
+    worst = "fail" if not report.passed else "warn" if report.of("warn") else "pass"
+    console.print(Text(f"{report.subject} {verdict(report)}", COLOURS[worst]))

@@ -1,0 +1,153 @@
+"""One worker process as its pool sees it: started, spoken to, waited for, ended."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from time import monotonic, sleep
+from typing import Any
+
+from ganglion.envs.worker import READY, STEP, frame, push, read_frame
+from ganglion.errors import EnvError, UserError
+
+ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")  # workers are the parallelism
+LAST_WORDS = 0.3  # seconds for a worker that hangs to say where
+
+
+class LostError(Exception):
+    """A worker died, or did not answer in time."""
+
+    def __init__(self, kind: str, error: str) -> None:
+        super().__init__(error)
+        self.kind, self.error = kind, error
+
+
+class Member:
+    """A worker process and the two pipes to it. `load` is its first message: what to import."""
+
+    def __init__(self, block: int, load: dict[str, Any]) -> None:
+        into, self._tell = os.pipe()
+        self._hear, out = os.pipe()
+        self._trace = os.memfd_create("ganglion-trace")
+        self._poll = select.poll()
+        self._poll.register(self._hear, select.POLLIN)
+        bound = threading.current_thread() is threading.main_thread()  # else it would die with that thread
+        words = [into, out, block, self._trace, os.getpid(), int(bound)]
+        command = [sys.executable, "-P", "-m", "ganglion.envs.worker", *map(str, words)]
+        paths = os.pathsep.join(path for path in sys.path if path)
+        try:
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                pass_fds=(into, out, block, self._trace),
+                env={**os.environ, **dict.fromkeys(ONE_THREAD, "1"), "PYTHONPATH": paths},
+                process_group=0,  # Ctrl-C goes to the pool alone
+            )
+        finally:
+            os.close(into)
+            os.close(out)
+        self.pid = self.process.pid
+        self.answered = False
+        self.tell({"do": "load", **load})
+
+    # ------------------------------------------------------------ speaking
+
+    def go(self) -> None:
+        """Asks for a step."""
+        try:
+            os.write(self._tell, STEP)
+        except BrokenPipeError:
+            raise self.death() from None
+
+    def tell(self, message: dict[str, Any], payload: bytes = b"") -> None:
+        try:
+            push(self._tell, frame(message, payload))
+        except BrokenPipeError:
+            raise self.death() from None
+
+    def ask(self, message: dict[str, Any], seconds: float, payload: bytes = b"") -> dict[str, Any]:
+        """Tells and hears."""
+        self.tell(message, payload)
+        return self.hear(seconds) or {}
+
+    def ready(self, seconds: float) -> None:
+        """Waits until it has imported what it needs."""
+        if not self.answered:
+            self.hear(seconds)
+            self.answered = True
+
+    def hear(self, seconds: float) -> dict[str, Any] | None:
+        """What it says: None when a step is ready. What it could not do is raised."""
+        if not self._poll.poll(seconds * 1000):
+            raise LostError("timeout", f"no answer within {seconds:g} s")
+        word = os.read(self._hear, 1)
+        if word == READY:
+            return None
+        if not word:
+            raise self.death()
+        message, _ = read_frame(self._hear)
+        if "error" in message:
+            raise UserError(message["user"]) if message["user"] else EnvError(f"env: {message['traceback']}")
+        return message
+
+    def waiting(self) -> bool:
+        """Whether it has said something."""
+        return bool(self._poll.poll(0))
+
+    @property
+    def pipe(self) -> int:
+        """What becomes readable when it has said something."""
+        return self._hear
+
+    # ------------------------------------------------------------ ending
+
+    def death(self) -> LostError:
+        """How it died."""
+        code = self.process.wait()
+        if code < 0:
+            name = signal.Signals(-code).name if -code in signal.valid_signals() else str(-code)
+            return LostError("death", f"the worker was ended by {name}")
+        return LostError("death", f"the worker ended with code {code}")
+
+    def last_words(self, hangs: bool) -> str:
+        """The stack it left behind; one that hangs is asked for it."""
+        if hangs:
+            with suppress(ProcessLookupError):
+                self.process.send_signal(signal.SIGUSR1)
+            until = monotonic() + LAST_WORDS
+            while os.fstat(self._trace).st_size == 0 and monotonic() < until:
+                sleep(0.005)
+            sleep(0.01)  # the rest of it
+        return os.pread(self._trace, 1 << 16, 0).decode(errors="replace")
+
+    def memory(self) -> float:
+        """The megabytes it holds."""
+        try:
+            with open(f"/proc/{self.pid}/statm", "rb") as file:
+                return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+        except (OSError, IndexError):
+            return 0.0
+
+    def hang_up(self) -> None:
+        """Ends its pipe: it closes its environments and exits."""
+        if self._tell >= 0:
+            os.close(self._tell)
+            self._tell = -1
+
+    def end(self, seconds: float = 0.0) -> None:
+        """Waits so long for it to exit, then kills it; nothing of it is left."""
+        self.hang_up()
+        try:
+            self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        for file in (self._hear, self._trace):
+            if file >= 0:
+                os.close(file)
+        self._hear = self._trace = -1

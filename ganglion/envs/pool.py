@@ -1,0 +1,379 @@
+"""A pool of worker processes on shared memory: slots that are walked in parallel, and survive their workers.
+
+In step with one another (`act`) the results do not depend on how many workers there are: every episode is seeded from
+(seed, slot, episode), and slots never meet. `send` and `recv` let some workers step while others are waited for.
+"""
+
+from __future__ import annotations
+
+import json
+import select
+from collections.abc import Sequence
+from functools import partial
+from math import isnan
+from time import monotonic, perf_counter
+from typing import Any, Literal
+
+import numpy as np
+
+from ganglion.envs.actionlog import ActionLog, Place
+from ganglion.envs.arrays import Array
+from ganglion.envs.crew import Crew, Share
+from ganglion.envs.member import LostError
+from ganglion.envs.seeds import episode_seed
+from ganglion.envs.slots import Finished, add_actions
+from ganglion.errors import EnvError
+
+PATIENCE = 5.0  # times the time-out of a step: for starting, making environments, replaying
+REPLAY = 0.3  # seconds that replaying a worker's episodes may take; longer ones are cut
+LOOK = 1.0  # seconds between two looks at the workers' memory
+ALL = slice(None)
+TRIES = 3  # workers started for one that was lost
+
+
+class Pool:
+    """Slots walked by workers. `maker` is "module:function", called in a worker as `function(slot, **arguments)`.
+
+    `timeout`: seconds for a step of one worker. `max_memory`: megabytes a worker may hold. `replay`: whether an episode
+    repeats under its seed and actions, by which the slots of a lost worker are restored.
+    """
+
+    def __init__(
+        self,
+        maker: str,
+        arguments: dict[str, Any],
+        slots: int,
+        workers: int,
+        masks: bool | Literal["auto"] = "auto",
+        limit: int = 0,
+        timeout: float = 60.0,
+        max_memory: float = 4096.0,
+        replay: bool = True,
+        spare: bool = True,
+    ) -> None:
+        self.timeout, self.max_memory, self.replay = timeout, max_memory, replay
+        workers = min(workers, slots)
+        bounds = [slots * i // workers for i in range(workers + 1)]
+        self.shares = [Share(i, bounds[i], bounds[i + 1] - bounds[i]) for i in range(workers)]
+        self.crew = Crew(maker, arguments, masks, limit, timeout * PATIENCE, spare)
+        self.close = self.crew.close
+        try:
+            self._block = block = self.crew.start(self.shares)
+        except BaseException:
+            self.close()
+            raise
+        # Memory of our own for what has been acknowledged: workers write into theirs while ours is looked at.
+        self.obs, self.masks, self.reward = (
+            [array.copy() for array in block.obs],
+            block.masks.copy(),
+            block.reward.copy(),
+        )
+        self._flags = block.flags.copy()
+        self.terminated, self.truncated, self.valid, self.lost, self.goes_on = self._flags
+        self._pairs = [*zip(self.obs, block.obs, strict=True), (self.reward, block.reward)]
+        self._pairs += [(self.masks, block.masks)] if block.masks.size else []
+        self._all_valid = np.ones(slots, np.bool_).tobytes()
+        self._asked, self._sequence = block.asked.data, block.sequence.data  # quicker for single numbers
+        self._looked = monotonic()
+        self.rows_acknowledged = self.rows_in_flight = self.rows_lost = 0
+        self.replaced: list[float] = []  # the seconds each replacement took
+        self._clear(0)
+
+    # ------------------------------------------------------------ walking
+
+    def _clear(self, seed: int) -> None:
+        self.seed = seed
+        self.episode = [0] * len(self.reward)
+        self._began = [share.tick for share in self.shares for _ in share.slots]  # the step an episode began with
+        self._over: set[int] = set()  # slots whose episode has ended
+        self.finished: list[Finished] = []
+        self.failures: list[dict[str, Any]] = []
+        self.hurt = False
+        for share in self.shares:
+            if share.pending is not None:
+                raise RuntimeError("recv() what was sent before anything else")
+            share.log = ActionLog()
+
+    def _take_over(self, part: slice = ALL) -> None:
+        """What workers have written becomes what is shown: one copy per array."""
+        for own, shared in self._pairs:
+            own[part] = shared[part]
+        self._flags[:, part] = self._block.flags[:, part]
+
+    def reset(self, seed: int) -> None:
+        """Starts every slot's episode 0; what goes wrong here is raised."""
+        self._clear(seed)
+        members = self.crew.members
+        try:
+            for member in members:
+                member.tell({"do": "reset", "seed": seed})
+            for member in members:
+                member.hear(self.crew.patience)
+        except LostError as error:
+            words = "".join(member.last_words(error.kind == "timeout") for member in members)
+            raise EnvError(f"env: the first reset failed: {error.error}.\n{words}".rstrip()) from error
+        self._take_over()
+
+    def act(self, columns: list[Array]) -> None:
+        """A step of every slot. `columns`, [B, ...] per leaf of the action, are kept: hand over memory of their own."""
+        self.send(columns)
+        self.recv()
+
+    def send(self, columns: list[Array], workers: Sequence[int] | None = None) -> None:
+        """Asks some workers, or all, for a step of their slots; only their rows of `columns` are read."""
+        shares = self.shares if workers is None else [self.shares[i] for i in workers]
+        for part in [ALL] if workers is None else [share.part for share in shares]:
+            for shared, column in zip(self._block.actions, columns, strict=True):
+                shared[part] = column[part]
+        sent = perf_counter()
+        for share in shares:
+            if share.pending is not None:
+                raise RuntimeError(f"worker {share.index} has been asked already")
+            share.pending, share.sent = columns, sent
+            share.tick += 1
+            self._asked[share.index] = share.tick
+            try:
+                self.crew.members[share.index].go()
+            except LostError as error:
+                self._recover(share, error)
+
+    def recv(self, least: int | None = None, workers: Sequence[int] | None = None) -> list[int]:
+        """Waits for all that was asked for, of some workers or all, or for so many slots of it; says which are new.
+        `obs`, `reward` and the flags show them."""
+        asked = self.shares if workers is None else [self.shares[i] for i in workers]
+        ready = [share for share in asked if share.pending is not None]
+        self.hurt = False
+        if least is None:
+            for share in reversed(ready):  # the last to be woken is the last to be ready: one wait, not many
+                self._wait(share)
+            self._acknowledge(ready)
+        else:
+            ready = self._some(ready, least)
+        if monotonic() - self._looked > LOOK:
+            self._watch()
+        return [slot for share in ready for slot in share.slots]
+
+    def _some(self, waiting: list[Share], least: int) -> list[Share]:
+        """The shares that are ready first, of so many slots at least."""
+        ready: list[Share] = []
+        poll = select.poll()
+        for share in waiting:
+            poll.register(self.crew.members[share.index].pipe, select.POLLIN)
+        while waiting and sum(share.count for share in ready) < least:
+            pipes = {pipe for pipe, _ in poll.poll(self.timeout * 1000)}
+            new = [share for share in waiting if self.crew.members[share.index].pipe in pipes or not pipes]
+            for share in new:
+                pipe = self.crew.members[share.index].pipe
+                poll.unregister(pipe)
+                self._wait(share)  # may replace the worker, and its pipe
+            ready += new
+            waiting = [share for share in waiting if share not in new]
+        self._acknowledge(ready)
+        return ready
+
+    def _wait(self, share: Share) -> None:
+        while True:
+            try:
+                left = max(share.sent + self.timeout - perf_counter(), 0.0)
+                said = self.crew.members[share.index].hear(left)
+                break
+            except LostError as error:
+                self._recover(share, error)
+        if said is not None:
+            self._note(share, said["failures"])
+        took = (perf_counter() - share.sent) / share.count
+        share.pace = 0.99 * share.pace + 0.01 * took if share.pace else took
+
+    def _note(self, share: Share, failures: list[dict[str, Any]]) -> None:
+        """Keeps failures until somebody looks, with the actions of their episodes, which are known here."""
+        log = ActionLog()
+        log.rows = share.log.rows if share.pending is None else [*share.log.rows, share.pending]
+        for failure in failures:
+            failure["actions"] = None
+            if self.replay and failure["slot"] is not None:
+                add_actions(failure, log, failure["slot"], len(self._block.actions))
+            self.failures.append({**failure, "worker": share.index})
+
+    def _acknowledge(self, ready: list[Share]) -> None:
+        """Takes rows over, after a look at their sequence numbers; then the endings and the log."""
+        for part in [ALL] if len(ready) == len(self.shares) else [share.part for share in ready]:
+            self._take_over(part)
+        for share in ready:
+            if self._sequence[share.part].tolist() != [share.tick] * share.count:
+                raise RuntimeError(f"rows of worker {share.index} are not of step {share.tick}")
+            for slot in self._over.intersection(share.slots) if self._over else ():
+                self._over.discard(slot)
+                self.episode[slot] += 1
+                self._began[slot] = share.tick
+            self.rows_acknowledged += share.count
+        if self.valid.tobytes() != self._all_valid:
+            self._endings(ready)
+        for share in ready:
+            assert share.pending is not None
+            if self.replay:
+                share.log.append(share.pending, partial(self._lengths, share))
+            share.pending = None
+
+    def _endings(self, ready: list[Share]) -> None:
+        block = self._block
+        for slot in [slot for share in ready for slot in share.slots if not self.valid[slot]]:
+            if not self.goes_on[slot]:
+                self._over.add(slot)
+            if block.scored[slot]:
+                size = int(block.info[slot, 0]) | int(block.info[slot, 1]) << 8
+                info = json.loads(block.info[slot, 2 : 2 + size].tobytes())
+                self.finished.append((slot, float(block.total[slot]), int(block.length[slot]), info))
+            if self.truncated[slot] and not block.scored[slot]:
+                self.hurt = True
+                self.rows_lost += int(self.lost[slot])
+
+    def over(self, slot: int) -> bool:
+        return slot in self._over
+
+    @property
+    def length(self) -> list[int]:
+        """Steps of each slot's episode so far."""
+        return [length for share in self.shares for length in self._lengths(share)]
+
+    def _lengths(self, share: Share) -> list[int]:
+        tick = share.tick - (share.pending is not None)
+        return [tick - self._began[slot] for slot in share.slots]
+
+    def drain(self) -> list[Finished]:
+        """The episodes that ended since the last call."""
+        finished, self.finished = self.finished, []
+        return finished
+
+    def tail(self, leaf: int, slot: int, count: int) -> list[Array]:
+        """The last `count` actions of a slot."""
+        share = next(share for share in self.shares if slot in share.slots)
+        return share.log.tail(leaf, slot, count)
+
+    # ------------------------------------------------------------ resuming
+
+    def bring(self, place: Place) -> list[int]:
+        """Brings every slot to where a state left it, whose observations `obs` holds; says which did not repeat."""
+        self._clear(place.seed)
+        self.episode = list(place.episode)
+        self._over = {slot for slot, ended in enumerate(place.ended) if ended}
+        ends = np.cumsum([0, *place.counts])
+        for own, shared in self._pairs:
+            np.copyto(shared, own)
+        wrong: list[int] = []
+        parts = []
+        for share in self.shares:
+            rows = slice(ends[share.first], ends[share.first + share.count])
+            counts = place.counts[share.part]
+            cut = [slot - share.first for slot in place.cut if slot in share.slots]
+            columns = [column[rows] for column in place.columns]
+            share.log.refill(place.columns, place.counts)
+            for slot, count in zip(share.slots, counts, strict=True):
+                self._began[slot] = share.tick - count
+            parts.append(Place(place.seed, place.episode[share.part], place.ended[share.part], cut, counts, columns))
+            self._tell_place(share, parts[-1])
+        for share in self.shares:
+            try:
+                said = self.crew.members[share.index].hear(self.crew.patience + 0.05 * sum(parts[share.index].counts))
+                self._note(share, (said or {})["failures"])
+                wrong += [share.first + slot for slot in (said or {})["wrong"]]
+            except LostError as error:
+                self._recover(share, error)
+        self._take_over()
+        return wrong
+
+    def _tell_place(self, share: Share, place: Place) -> None:
+        message = {**place._asdict(), "do": "bring"}
+        columns = message.pop("columns")
+        payload = b"".join(np.ascontiguousarray(column).tobytes() for column in columns)
+        self.crew.members[share.index].tell(message, payload)
+
+    # ------------------------------------------------------------ what goes wrong
+
+    def _watch(self) -> None:
+        """Replaces workers that hold too much memory."""
+        for share in self.shares:
+            held = self.crew.members[share.index].memory()
+            if held > self.max_memory and share.pending is None:
+                text = f"the worker held {held:.0f} MB, and env.max_memory allows {self.max_memory:.0f}"
+                self._recover(share, LostError("memory", text))
+        self._looked = monotonic()
+
+    def _recover(self, share: Share, error: LostError) -> None:
+        """Puts another worker in the place of a lost one: its slots are where they were before the step that was lost,
+        but for the one that was being stepped, whose episode is cut; then the step is asked for again."""
+        began = perf_counter()
+        member = self.crew.members[share.index]
+        words = member.last_words(error.kind == "timeout")
+        member.end()
+        culprit = self._culprit(share)
+        self._blame(share, culprit, error, words)
+        cheap = self.replay and share.pace * sum(self._lengths(share)) < REPLAY
+        for attempt in range(TRIES):
+            try:
+                self._restore(share, self._place(share, culprit, cheap and attempt == 0))
+                break
+            except LostError as again:
+                self.crew.members[share.index].end()
+                self._blame(share, None, again, "")
+        else:
+            raise EnvError(f"env: worker {share.index} could not be replaced: {error.error}")
+        if share.pending is not None:
+            share.sent = perf_counter()
+            try:
+                self.crew.members[share.index].go()
+            except LostError as again:
+                self._recover(share, again)
+        self.replaced.append(perf_counter() - began)
+        self.crew.hire()
+
+    def _culprit(self, share: Share) -> int | None:
+        """The slot that was being stepped, if one was: its reward is not there yet."""
+        if share.pending is None or self._block.begun[share.index] != share.tick:
+            return None
+        self.rows_in_flight += sum(slot not in self._over for slot in share.slots)
+        return next((slot for slot in share.slots if isnan(self._block.reward[slot])), None)
+
+    def _blame(self, share: Share, culprit: int | None, error: LostError, words: str) -> None:
+        """Reports a lost worker with the episode that was being stepped."""
+        failure: dict[str, Any] = {"kind": error.kind, "worker": share.index, "error": error.error, "traceback": words}
+        failure |= {
+            "slot": culprit,
+            "episode": None,
+            "seed": None,
+            "step": None,
+            "acting": False,
+            "run_seed": self.seed,
+        }
+        if culprit is not None:
+            acting = culprit not in self._over
+            episode = self.episode[culprit] + (not acting)
+            failure |= {"episode": episode, "seed": episode_seed(self.seed, culprit, episode), "acting": acting}
+            failure["step"] = self._lengths(share)[culprit - share.first] if acting else 0
+        self._note(share, [failure])
+
+    def _place(self, share: Share, culprit: int | None, replay: bool) -> Place:
+        """Where a share's slots were before the step that was lost."""
+        if culprit in self._over:
+            self.episode[culprit] += 1  # it could not begin: the next one will be tried
+        running = [slot not in self._over for slot in share.slots]
+        kept = [runs and replay and slot != culprit for slot, runs in zip(share.slots, running, strict=True)]
+        cut = [i for i, slot in enumerate(share.slots) if (running[i] and not kept[i]) or slot == culprit]
+        counts = [length if keep else 0 for length, keep in zip(self._lengths(share), kept, strict=True)]
+        columns = []
+        for leaf, array in enumerate(self._block.actions):
+            rows = [a for slot, n in zip(share.slots, counts, strict=True) for a in share.log.tail(leaf, slot, n)]
+            columns.append(np.stack(rows) if rows else array[:0])
+        ended = [not runs for runs in running]
+        return Place(self.seed, self.episode[share.part], ended, cut, counts, columns)
+
+    def _restore(self, share: Share, place: Place) -> None:
+        """Has another worker take a share over. What does not show the same again is cut."""
+        for own, shared in self._pairs:
+            shared[share.part] = own[share.part]
+        member = self.crew.replace(share)
+        self._tell_place(share, place)
+        said = member.hear(self.crew.patience) or {}
+        if said["wrong"]:
+            for own, shared in self._pairs:
+                shared[share.part] = own[share.part]
+            member.ask({"do": "cut", "slots": said["wrong"]}, self.timeout)

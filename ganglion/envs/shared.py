@@ -1,0 +1,139 @@
+"""The block of memory that a pool and its workers share: what lies where, and spaces as JSON; numpy only.
+
+Every process works the layout out for itself from the spaces; nothing about it travels.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+from gymnasium import spaces
+
+from ganglion.envs.arrays import Array, leaves
+from ganglion.envs.slots import Views
+from ganglion.errors import UserError
+
+LINE = 64  # bytes of a cache line: no two arrays share one
+INFO = 4096  # bytes of JSON for one episode's info
+
+
+class Form(NamedTuple):
+    """What the layout follows from."""
+
+    obs: spaces.Space[Any]
+    action: spaces.Space[Any]
+    masked: int
+    slots: int
+    workers: int
+
+
+class Block(NamedTuple):
+    """The shared arrays: of B slots, the numbers that workers and pool agree by, and the scores of episodes."""
+
+    obs: list[Array]
+    masks: Array
+    reward: Array
+    flags: Array  # [5, B]: terminated, truncated, valid, lost, goes_on
+    actions: list[Array]
+    asked: Array  # [workers] the step a worker is asked for
+    begun: Array  # [workers] the step it has begun
+    sequence: Array  # [B] the step a slot's row belongs to
+    scored: Array  # [B] an episode has ended, and what follows is its score
+    total: Array
+    length: Array
+    info: Array  # [B, INFO] JSON, its size in the first two bytes
+
+    def views(self, first: int, count: int) -> Views:
+        """What a worker's slots are written into."""
+        part = slice(first, first + count)
+        return Views([array[part] for array in self.obs], self.masks[part], self.reward[part], *self.flags[:, part])
+
+
+def lay(form: Form, memory: Any = None) -> tuple[Block | None, int]:
+    """The arrays over a piece of memory, or None without one, and the bytes they take."""
+    slots, workers = form.slots, form.workers
+    end = 0
+
+    def place(shape: tuple[int, ...], dtype: Any) -> Array:
+        nonlocal end
+        start, end = end, end + -(-prod(shape) * np.dtype(dtype).itemsize // LINE) * LINE
+        return np.zeros(0) if memory is None else np.ndarray(shape, dtype, memory, start)
+
+    def each(space: spaces.Space[Any]) -> list[Array]:
+        return [place((slots, *leaf.shape), leaf.dtype) for leaf in leaves(space)]
+
+    block = Block(
+        each(form.obs),
+        place((slots, form.masked), np.bool_),
+        place((slots,), np.float64),
+        place((5, slots), np.bool_),
+        each(form.action),
+        place((workers,), np.int64),
+        place((workers,), np.int64),
+        place((slots,), np.int64),
+        place((slots,), np.bool_),
+        place((slots,), np.float64),
+        place((slots,), np.int64),
+        place((slots, INFO), np.uint8),
+    )
+    return (None if memory is None else block), max(end, LINE)
+
+
+# ------------------------------------------------------------ spaces as JSON
+
+
+def encode(space: spaces.Space[Any]) -> dict[str, Any]:
+    """A space in plain values."""
+    match space:
+        case spaces.Dict():
+            return {"dict": [[key, encode(part)] for key, part in space.spaces.items()]}
+        case spaces.Tuple():
+            return {"tuple": [encode(part) for part in space.spaces]}
+        case spaces.Discrete():
+            return {"discrete": [int(space.n), int(space.start)]}
+        case spaces.MultiDiscrete():
+            return {"multidiscrete": [_pack(space.nvec), _pack(space.start), str(space.dtype)]}
+        case spaces.MultiBinary():
+            return {"multibinary": list(space.shape)}
+        case spaces.Box():
+            return {"box": [_pack(space.low), _pack(space.high), list(space.shape), str(space.dtype)]}
+    leaves(space)  # refuses it by name
+    raise AssertionError(space)
+
+
+def decode(plain: dict[str, Any]) -> spaces.Space[Any]:
+    """The space that was encoded."""
+    ((kind, value),) = plain.items()
+    match kind:
+        case "dict":
+            return spaces.Dict({key: decode(part) for key, part in value})
+        case "tuple":
+            return spaces.Tuple([decode(part) for part in value])
+        case "discrete":
+            return spaces.Discrete(value[0], start=value[1])
+        case "multidiscrete":
+            return spaces.MultiDiscrete(_unpack(value[0]), np.dtype(value[2]), start=_unpack(value[1]))
+        case "multibinary":
+            return spaces.MultiBinary(value[0] if len(value) == 1 else value)
+        case "box":
+            dtype: Any = np.dtype(value[3]).type
+            shape = tuple(value[2])
+            return spaces.Box(_unpack(value[0]), _unpack(value[1]), shape, dtype)
+    raise UserError(f"a worker sent a space of an unknown kind, {kind!r}")
+
+
+def _pack(array: Array) -> list[Any]:
+    """An array as its dtype, shape and bytes; those of one number where all are the same."""
+    flat = np.ascontiguousarray(array).reshape(-1)
+    if flat.size and (flat == flat[0]).all():
+        flat = flat[:1]
+    return [str(array.dtype), list(array.shape), b64encode(flat.tobytes()).decode()]
+
+
+def _unpack(packed: list[Any]) -> Array:
+    dtype, shape, text = packed
+    flat = np.frombuffer(b64decode(text), dtype)
+    return flat.reshape(shape) if flat.size == prod(shape) else np.broadcast_to(flat, shape).copy()

@@ -1,0 +1,190 @@
+"""How fast a config trains on this machine, where its time goes, and how far from the machine's limits it is."""
+
+from __future__ import annotations
+
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import torch
+
+from ganglion import ops
+from ganglion.config import RunConfig
+from ganglion.core import Env, Step
+from ganglion.envs.checks.slots import Chooser
+from ganglion.fast.limits import Arithmetic, arithmetic, bandwidth
+from ganglion.fast.profile import Profile, Shares, named
+from ganglion.runtime.build import build, build_env
+from ganglion.runtime.streams import derive
+from ganglion.runtime.trainer import Trainer
+
+ADAM = (
+    10  # times a parameter's bytes move in an update: read by both passes, with its gradient and moments, and written
+)
+PATIENCE = 60.0  # seconds for a warm-up at most
+
+
+class Limit(NamedTuple):
+    """One thing alone: the env steps per second it would allow, and what that rests on."""
+
+    rate: float
+    about: str
+
+
+class Bench(NamedTuple):
+    """What was measured."""
+
+    steps: float  # per second
+    updates: float
+    shares: Shares
+    seconds: float  # of measured training
+    limits: dict[str, Limit]  # environment, arithmetic, memory, all of them
+    advice: str  # the bottleneck, in a line
+
+
+class Kept:
+    """The arguments an agent was last called with, so that its arithmetic can be repeated alone."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        agent = trainer.learner.agent
+        self.agent = agent
+        self.learned: tuple[Any, ...] = ()
+        self.acted: tuple[Any, ...] = ()
+        learn, sample = agent.learn, agent.sample
+
+        def keep_learn(*args: Any) -> Any:
+            self.learned = args
+            return learn(*args)
+
+        def keep_sample(*args: Any) -> Any:
+            self.acted = args
+            return sample(*args)
+
+        setattr(agent, "learn", keep_learn)  # noqa: B010
+        setattr(agent, "sample", keep_sample)  # noqa: B010
+
+
+def bench(cfg: RunConfig, seconds: float = 10.0) -> Bench:
+    """Trains for a while without saving anything, then measures what the parts cost alone."""
+    trainer = build(cfg)
+    kept = Kept(trainer)
+    profile = Profile(trainer, sync=trainer.learner.agent.device.type == "cuda")
+    warm_up(trainer)
+    profile.clear()
+    ends = perf_counter() + seconds
+    while perf_counter() < ends:
+        turn(trainer)
+    steps, updates = profile.rates()
+    shares, spent = profile.shares(), profile.seconds
+    limits = measure(cfg, trainer, kept, profile)
+    trainer.explorer.env.close()
+    return Bench(steps, updates, shares, spent, limits, advise(cfg, profile, limits))
+
+
+def turn(trainer: Trainer) -> None:
+    """What the Trainer would do next, whatever its budget says."""
+    trainer.run_train() if trainer.learner.owes(trainer.at) else trainer.run_collect()
+
+
+def warm_up(trainer: Trainer) -> None:
+    """Until learning is under way: several phases of it, or a second after the first."""
+    began, first = perf_counter(), 0.0
+    while perf_counter() - began < PATIENCE:
+        turn(trainer)
+        if trainer.at.opt_steps and not first:
+            first = perf_counter()
+        if first and perf_counter() - first > 1.0 and trainer.learner.mini is None:
+            return
+
+
+# ------------------------------------------------------------ limits
+
+
+def measure(cfg: RunConfig, trainer: Trainer, kept: Kept, profile: Profile) -> dict[str, Limit]:
+    """The env steps per second that the environment, the arithmetic and the memory would allow alone."""
+    per_step = profile.updates / max(profile.steps, 1)  # updates
+    slots = trainer.explorer.env.spec.slots
+    alone = environment_alone(cfg)
+    limits = {"environment": Limit(1 / alone, f"{alone * 1e6:.3g} us a step with random actions")}
+    products = arithmetic_of(kept)
+    if products is None:
+        return limits
+    update, act = products
+    sums = update.seconds * per_step + act.seconds / slots
+    rate = update.flops / max(update.seconds, 1e-12)
+    about = f"{update.flops / 1e6:,.3g} MFLOP an update at {rate / 1e9:,.3g} GFLOP/s, {act.flops / 1e6:.3g} to act"
+    moved, speed = traffic(kept)
+    limits["arithmetic"] = Limit(1 / max(sums, 1e-12), about)
+    memory = moved / speed * per_step
+    limits["memory"] = Limit(1 / max(memory, 1e-12), f"{moved / 1e6:.3g} MB an update at {speed / 1e9:.3g} GB/s")
+    whole = alone + max(sums, memory)
+    limits["together"] = Limit(1 / whole, "the environment, then the slower of the other two")
+    return limits
+
+
+def environment_alone(cfg: RunConfig, seconds: float = 1.5) -> float:
+    """Seconds per env step of the environment and nothing else, with random actions made beforehand."""
+    env = build_env(cfg)
+    step = env.reset(derive(cfg.run.seed, "bench"))
+    actions = [random_actions(env, step, number) for number in range(64)]
+    rounds: list[float] = []
+    ends = perf_counter() + seconds
+    while perf_counter() < ends or len(rounds) < 3:
+        began, lived = perf_counter(), 0
+        for action in actions:
+            lived += int(step.valid.sum())
+            step = env.step(action)
+        rounds.append((perf_counter() - began) / max(lived, 1))
+        env.episodes()
+    env.close()
+    return sorted(rounds)[len(rounds) // 2]
+
+
+def random_actions(env: Env, step: Step, number: int) -> Any:
+    """An action per slot, the same for the same number."""
+    device = step.valid.device
+    return ops.map_tree(lambda x: x.to(device), Chooser(env.spec.action, env.spec.slots, number)(step))
+
+
+def arithmetic_of(kept: Kept) -> tuple[Arithmetic, Arithmetic] | None:
+    """The products of an update and of acting once; None where no update was seen."""
+    if not kept.learned or not kept.acted:
+        return None
+    algo, agent = kept.agent.algo, kept.agent
+    mini, noise, at = kept.learned
+    obs, past, dice, _ = kept.acted
+    update = arithmetic(lambda: algo.learn(mini, agent.knobs(at), noise))
+    with torch.no_grad():
+        act = arithmetic(lambda: agent.explore(agent.here(obs), past, agent.knobs(at), dice))
+    return update, act
+
+
+def traffic(kept: Kept) -> tuple[int, float]:
+    """Bytes an update has to move at least, and the bytes per second that memory of that size gives."""
+    weights = sum(p.numel() * p.element_size() for p in kept.agent.algo.model.parameters())
+    batch = sum(x.numel() * x.element_size() for x in ops.leaves(kept.learned[0]))
+    return ADAM * weights + 2 * batch, bandwidth(4 * weights + batch, kept.agent.device)
+
+
+# ------------------------------------------------------------ advice
+
+
+def advise(cfg: RunConfig, profile: Profile, limits: dict[str, Limit]) -> str:
+    """The bottleneck in a line, with what would help."""
+    shares = profile.shares()
+    parts = named(shares)
+    worst = max(parts, key=lambda name: parts[name])
+    start = f"{parts[worst]:.0%} of the time is"
+    if worst == "env":
+        return f"{start} the environment: a vectorised or tensor-made version, or more processes, would help most."
+    if worst == "act":
+        per = profile.timers["act"].seconds / max(profile.timers["act"].calls, 1)
+        return f"{start} acting, {per * 1e6:.0f} us for all {cfg.env.slots} slots at once: more slots would share it."
+    if worst == "other":
+        inner = "storing rows" if shares.store > shares.sample else "sampling from the buffer"
+        return f"{start} neither environment nor network; most of it {inner}."
+    needed = profile.steps / limits["arithmetic"].rate / profile.seconds if "arithmetic" in limits else 0.0
+    part = f"{start} learning, of which arithmetic needs {min(needed / max(shares.learn, 1e-9), 1):.0%}"
+    if needed > 0.5 * shares.learn:
+        return f"{part}: a smaller network or batch, more threads or a GPU would help."
+    fast = "the rest is overhead of operations: run.fast=compile" if cfg.run.fast == "eager" else "the rest is overhead"
+    return f"{part}; {fast}."

@@ -1,0 +1,58 @@
+"""What goes wrong in the environments of a run: written down, counted over resumes, and ended when it is too much."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from ganglion.core import Command, LogData, State, Stop
+from ganglion.envs.faults import Faults, faults_of
+from ganglion.errors import EnvError
+from ganglion.record.atomic import write_file
+from ganglion.record.stages import Stage
+from ganglion.runtime.trainer import Trainer
+
+REASON = "failures"
+
+
+class Failed(Stage):
+    """Writes each failure into a file that `ganglion replay` reads; stops the run, saved, after too many."""
+
+    def __init__(self, trainer: Trainer, folder: Path) -> None:
+        self.trainer, self.folder = trainer, folder
+        self.faults = trainer.explorer.faults
+
+    def seen(self, log: LogData) -> Command | None:
+        if log.kind == "evaluate":
+            self.write(faults_of(self.trainer.evaluator.env), log, "eval-")
+        if log.kind != "collect" or not self.faults.fresh:
+            return None
+        self.write(self.faults, log)
+        return Stop(REASON) if self.faults.count > self.faults.most else None
+
+    def write(self, faults: Faults, log: LogData, prefix: str = "") -> None:
+        """One file per failure, named by slot and episode; by worker where no episode was running."""
+        fresh, faults.fresh = faults.fresh, []
+        for number, failure in enumerate(fresh, faults.count - len(fresh) + 1):
+            own = f"{failure['slot']}-{failure['episode']}"
+            name = prefix + (own if failure["slot"] is not None else f"worker-{number}")
+            self.folder.mkdir(parents=True, exist_ok=True)
+            text = json.dumps({"name": name, "env_steps": log.at.env_steps, **failure}, indent=1)
+            write_file(self.folder / f"{name}.json", [text.encode()])
+
+    def check(self, stop: Stop) -> None:
+        """Says why a run was stopped, once it has been saved."""
+        if stop.reason == REASON:
+            told = f"See {self.folder}, ganglion replay {self.folder.parent}, or allow more."
+            raise EnvError(f"{self.faults.verdict()} {told}")
+
+    def state(self) -> State:
+        return State({}, {"kinds": dict(self.faults.kinds), "rows_lost": self.faults.rows_lost})
+
+    def restore(self, state: State) -> None:
+        saved: dict[str, Any] = dict(state.scalars)  # empty in the checkpoints of earlier versions
+        self.faults.kinds = Counter(saved.get("kinds", {}))
+        self.faults.count = self.faults.kinds.total()
+        self.faults.rows_lost = int(saved.get("rows_lost", 0))

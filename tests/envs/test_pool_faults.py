@@ -1,0 +1,187 @@
+"""What goes wrong in a worker costs one episode: it is reported, the rest goes on as if nothing had been."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ganglion.core import Env
+from ganglion.envs import GymEnv
+from ganglion.envs.pool import Pool
+from ganglion.envs.pooled import PoolEnv
+from ganglion.envs.seeds import episode_seed
+from ganglion.errors import EnvError
+from tests.envs.faulty import Faulty, faulty
+from tests.envs.worlds import random_action
+
+SLOTS, AT, ONLY, STEPS = 4, 7, 3, 60  # the last slot goes wrong at its eighth row, in its second episode
+CAUGHT = {
+    "raise": "RuntimeError: out of order",
+    "reset": "RuntimeError: no way to begin",
+    "nan reward": "the reward is nan",
+    "nan": "the observation is not finite",
+    "inf": "the observation is not finite",
+    "shape": "shape (4,) was expected, got (1,)",
+    "dtype": "float32 was expected",
+}
+FATAL = {
+    "kill": "the worker was ended by SIGKILL",
+    "segfault": "the worker was ended by SIGSEGV",
+    "exit": "the worker ended with code 3",
+    "hang": "no answer within",
+}
+
+
+def arguments(how: str, tmp_path: Path) -> dict[str, Any]:
+    at = 0 if how == "reset" else AT
+    return {"how": how, "at": at, "only": ONLY, "episode": 1, "folder": str(tmp_path)}
+
+
+def pool(how: str, tmp_path: Path, workers: int, **rest: Any) -> PoolEnv:
+    timeout = 1.5 if how == "hang" else 30.0
+    made = Pool("tests.envs.faulty:faulty", arguments(how, tmp_path), SLOTS, workers, timeout=timeout, **rest)
+    return PoolEnv(made, "faulty")
+
+
+def walk(env: Env, steps: int = STEPS) -> tuple[list[Any], list[Any]]:
+    """The rows, and which of them were lost."""
+    rows, lost = [env.reset(5)], [None]
+    for t in range(steps):
+        rows.append(env.step(random_action(env.spec.action, SLOTS, t)))
+        lost.append(env.faults.lost)  # type: ignore[attr-defined]
+    return rows, lost
+
+
+def check_rows(rows: list[Any], lost: list[Any], sound: list[Any]) -> int:
+    """Every slot but one is untouched; that one is cut once, where it went wrong. Returns when."""
+    others = [slot for slot in range(SLOTS) if slot != ONLY]
+    for row, same in zip(rows, sound, strict=True):
+        assert (row.obs[others] == same.obs[others]).all() and (row.reward[others] == same.reward[others]).all()
+        assert (row.valid[others] == same.valid[others]).all()
+    cut = [t for t, row in enumerate(rows) if row.truncated[ONLY]]
+    assert len(cut) == 1
+    t = cut[0]
+    assert not rows[t].valid[ONLY] and rows[t].reward[ONLY] == 0 and not rows[t].terminated[ONLY]
+    assert (rows[t].obs[ONLY] == rows[t - 1].obs[ONLY]).all()  # where it was last seen
+    assert rows[t + 1].valid[ONLY] and rows[t + 1].obs[ONLY, 2] == 0  # another episode begins
+    assert rows[t + 1].obs[ONLY, 1] != rows[t].obs[ONLY, 1]
+    assert all(mask is None for i, mask in enumerate(lost) if i != t)
+    return t
+
+
+@pytest.fixture(scope="module")
+def sound() -> list[Any]:
+    """What happens where nothing goes wrong."""
+    return walk(GymEnv(lambda slot: Faulty(slot, "never", -1, -1, -1), SLOTS))[0]
+
+
+@pytest.mark.parametrize("how", CAUGHT)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_a_worker_can_catch(how: str, workers: int, tmp_path: Path, sound: list[Any]) -> None:
+    settings = arguments(how, tmp_path)
+    env: Any = pool(how, tmp_path, workers) if workers else GymEnv(lambda slot: faulty(slot, **settings), SLOTS)
+    before = env.pool.crew.pids() if workers else []
+    rows, lost = walk(env)
+    t = check_rows(rows, lost, sound)
+    (failure,) = env.faults.fresh
+    assert CAUGHT[how] in failure["error"] and failure["slot"] == ONLY and failure["episode"] == 1
+    assert failure["seed"] == episode_seed(5, ONLY, 1)
+    assert failure["kind"] == ("raise" if how in ("raise", "reset") else "value")
+    assert ("faulty.py" in failure["traceback"]) == (how in ("raise", "reset"))
+    count = 0 if how == "reset" else AT
+    assert failure["step"] == max(count - 1, 0) and len(failure["actions"][0]) == count
+    taken = [int(random_action(env.spec.action, SLOTS, i)[ONLY]) for i in range(STEPS)]
+    assert failure["actions"][0] == taken[t - count : t]
+    assert lost[t] is not None and lost[t].tolist() == [slot == ONLY and how != "reset" for slot in range(SLOTS)]
+    assert env.faults.count == 1
+    assert not workers or env.pool.crew.pids() == before  # nobody had to be replaced
+    env.close()
+
+
+@pytest.mark.parametrize("how", FATAL)
+@pytest.mark.parametrize("workers", [1, 2])
+def test_what_a_worker_dies_of(how: str, workers: int, tmp_path: Path, sound: list[Any]) -> None:
+    env = pool(how, tmp_path, workers)
+    before = env.pool.crew.pids()
+    rows, lost = walk(env)
+    t = check_rows(rows, lost, sound)
+    (failure,) = env.faults.fresh
+    assert FATAL[how] in failure["error"] and failure["slot"] == ONLY and failure["episode"] == 1
+    assert failure["kind"] == ("timeout" if how == "hang" else "death")
+    assert ("faulty.py" in failure["traceback"]) == (how in ("hang", "segfault"))
+    assert failure["step"] == AT - 1 and len(failure["actions"][0]) == AT
+    assert lost[t] is not None and lost[t].tolist() == [slot == ONLY for slot in range(SLOTS)]
+    assert sum(a != b for a, b in zip(before, env.pool.crew.pids(), strict=True)) == 1
+    assert env.pool.rows_lost == 1 and 1 <= env.pool.rows_in_flight <= SLOTS // workers
+    assert env.pool.rows_acknowledged == STEPS * SLOTS
+    env.close()
+
+
+def test_a_worker_killed_between_steps_is_not_missed(sound: list[Any]) -> None:
+    """Its episodes are replayed: every row is as if nothing had happened, and none is lost."""
+    never = {"how": "never", "at": -1, "only": -1, "episode": -1}
+    env = PoolEnv(Pool("tests.envs.faulty:faulty", never, SLOTS, 2), "killed")
+    rows = [env.reset(5)]
+    for t in range(STEPS):
+        if t % 9 == 5:
+            victim = env.pool.crew.pids()[t % 2]
+            os.kill(victim, signal.SIGKILL)
+            while Path(f"/proc/{victim}/stat").read_text().split()[2] != "Z":
+                time.sleep(0.001)
+        rows.append(env.step(random_action(env.spec.action, SLOTS, t)))
+    assert all((a.obs == b.obs).all() and (a.valid == b.valid).all() for a, b in zip(rows, sound, strict=True))
+    assert env.faults.count == len(env.pool.replaced) == 7
+    assert env.pool.rows_lost == env.pool.rows_in_flight == 0
+    env.close()
+
+
+def test_without_replay_all_slots_of_a_dead_worker_are_cut(tmp_path: Path) -> None:
+    env = pool("kill", tmp_path, 2, replay=False)
+    rows, lost = walk(env)
+    cut = [row.truncated.tolist() for row in rows if row.truncated.any()]
+    assert cut == [[False, False, True, True]] and env.pool.rows_lost == 2
+    assert [mask.tolist() for mask in lost if mask is not None] == [[False, False, True, True]]
+    env.close()
+
+
+def test_a_worker_that_leaks_is_replaced(tmp_path: Path, sound: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ganglion.envs.pool.LOOK", 0.0)
+    env = pool("leak", tmp_path, 2, max_memory=250)
+    rows, _ = walk(env)
+    assert all((a.obs == b.obs).all() for a, b in zip(rows, sound, strict=True))  # replayed: nothing was lost
+    assert [failure["kind"] for failure in env.faults.fresh] == ["memory"]
+    assert "env.max_memory allows 250" in env.faults.fresh[0]["error"]
+    assert max(member.memory() for member in env.pool.crew.members) < 250
+    env.close()
+
+
+def test_too_many_failures_stop_the_environment(tmp_path: Path) -> None:
+    settings = {"how": "raise", "at": 3, "only": ONLY, "episode": 0}
+    env = GymEnv(lambda slot: faulty(slot, **settings), SLOTS, "faulty", max_failures=2)  # each one made fails anew
+    with pytest.raises(EnvError, match=r"env\.max_failures: faulty failed 3 times \(3 raise\), and 2 were allowed"):
+        walk(env)
+
+
+def test_a_worker_that_cannot_start_says_why(tmp_path: Path) -> None:
+    with pytest.raises(EnvError, match="no way to begin"):
+        Pool("tests.envs.faulty:faulty", {**arguments("reset", tmp_path), "episode": 0}, SLOTS, 2).reset(0)
+    with pytest.raises(EnvError, match="ModuleNotFoundError"):
+        Pool("tests.nowhere:faulty", {}, SLOTS, 2)
+
+
+def test_replacement_is_quick() -> None:
+    """The spare has imported already."""
+    pool = Pool("tests.envs.faulty:counting", {}, SLOTS, 2)
+    pool.reset(0)
+    for _ in range(5):
+        os.kill(pool.crew.pids()[0], signal.SIGKILL)
+        pool.act([np.zeros(SLOTS, np.int64)])
+        time.sleep(1.0)
+    assert np.median(pool.replaced) < 0.25
+    pool.close()

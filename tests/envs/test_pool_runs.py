@@ -1,0 +1,115 @@
+"""Runs whose environments fail: training goes on, failures are written down, too many stop a run that is saved."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import pytest
+import torch
+
+from ganglion.cli import main
+from ganglion.config import RunConfig, dump
+from ganglion.core import Row
+from ganglion.errors import EnvError
+from ganglion.record.checkpoint import Checkpoints
+from ganglion.runtime.run import Run
+
+PPO = {"kind": "ppo", "horizon": 16, "net": {"hidden": [16]}}
+
+
+@pytest.fixture(autouse=True)
+def failing() -> Any:
+    """An environment that raises in slots 1 and 3, at step 7 of each of its episodes."""
+    gymnasium.register("Sometimes-v0", "tests.envs.faulty:Sometimes")
+    yield
+    gymnasium.registry.pop("Sometimes-v0")
+
+
+def config(folder: Path, workers: int, **more: Any) -> RunConfig:
+    bad = ({}, {"how": "raise"})
+    env = {"kind": "gym", "id": "Sometimes-v0", "slots": 4, "per_slot": bad, "workers": workers, **more}
+    quiet = {"eval": "never", "save": "400 steps", "log": {"every": "100 steps", "writers": ["jsonl"]}}
+    return RunConfig.model_validate(
+        {"algo": PPO, "env": env, "train": {"budget": "400 steps"}, "run": {"dir": str(folder)}, **quiet}
+    )
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_training_goes_on(workers: int, tmp_path: Path) -> None:
+    run = Run.create(config(tmp_path / "run", workers))
+    rows: list[Row] = []
+    push = run.trainer.learner.push
+    run.trainer.learner.push = lambda row, *rest: (rows.append(row), push(row, *rest))[1]  # type: ignore[method-assign]
+    for _ in run.stream():
+        pass
+    faults = run.trainer.explorer.faults
+    assert faults.count == faults.rows_lost > 10 and "Failures" in run.summary()
+    # A row whose action was lost is no row to learn from: it is invalid, and so is the dead row after it.
+    valid = torch.stack([row.valid for row in rows])
+    truncated = torch.stack([row.truncated for row in rows])
+    assert not valid[truncated].any() and truncated.sum() == faults.count
+    assert run.trainer.at.env_steps == int(valid.sum())
+    last = json.loads((run.folder / "metrics.jsonl").read_text().splitlines()[-1])
+    assert last["env/failures"] == faults.count and last["env/rows_lost"] == faults.rows_lost
+    written = sorted((run.folder / "failures").glob("*.json"))
+    assert len(written) == faults.count
+    run.close()
+    again = Run.open(run.folder)
+    assert again.trainer.explorer.faults.count == faults.count  # the count is the run's
+    again.close()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_too_many_stop_a_run_that_is_saved(workers: int, tmp_path: Path) -> None:
+    run = Run.create(config(tmp_path / "run", workers, max_failures=3))
+    with pytest.raises(EnvError, match=r"failed 4 times \(4 raise\), and 3 were allowed.*failures"):
+        for _ in run.stream():
+            pass
+    run.close()
+    newest = Checkpoints(run.folder / "checkpoints", 1).newest()
+    assert newest is not None
+    more = Run.open(run.folder, ["env.max_failures=1000"])
+    assert more.trainer.at == run.trainer.at
+    for _ in more.stream():
+        pass
+    more.close()
+
+
+def test_the_command_line_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text(dump(config(tmp_path / "run", 0, max_failures=3)))
+    assert main(["train", str(file)]) == 3
+    said = capsys.readouterr().err
+    assert "env.max_failures: Sometimes-v0 failed 4 times" in said and "ganglion resume" in said
+    assert main(["replay", str(tmp_path / "run")]) == 0
+    listed = capsys.readouterr().out
+    assert "1-0" in listed and "RuntimeError: sometimes" in listed and "step 6" in listed
+
+
+def test_a_failed_episode_is_replayed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = Run.create(config(tmp_path / "run", 2))
+    for _ in run.stream():
+        pass
+    run.close()
+    failure = json.loads((run.folder / "failures" / "3-1.json").read_text())
+    assert main(["replay", str(run.folder), "3-1"]) == 0
+    said = capsys.readouterr().out
+    assert "It failed again" in said and "RuntimeError: sometimes" in said and "faulty.py" in said
+    assert f"seed {failure['seed']}, 7 actions" in said
+    total = sum(failure["actions"][0][:-1])
+    assert f"Return  {total:g}" in said and "Length  6" in said
+    assert main(["replay", str(run.folder), "3-999"]) == 2
+    assert "Accepted: 1-0" in capsys.readouterr().err
+
+
+def test_a_replay_that_does_not_fail_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = Run.create(config(tmp_path / "run", 0))
+    for _ in run.stream():
+        pass
+    text = (run.folder / "config.yaml").read_text().replace("how: raise", "how: never")  # as if it had been mended
+    (run.folder / "config.yaml").write_text(text)
+    assert main(["replay", str(run.folder), "1-0"]) == 0
+    assert "It did not fail again" in capsys.readouterr().out
