@@ -25,7 +25,7 @@ from ganglion.envs.slots import Finished, add_actions, episode_of, nobody
 from ganglion.envs.worker import NAP, SPIN
 from ganglion.errors import EnvError
 
-PATIENCE = 5.0  # times the time-out of a step: for starting, making environments, replaying
+PATIENCE = 60.0  # seconds at least for starting, making environments, replaying; five time-outs where they are longer
 REPLAY = 0.3  # seconds that replaying a worker's episodes may take; longer ones are cut
 LOOK = 1.0  # seconds between two looks at the workers' memory
 ALL = slice(None)
@@ -56,7 +56,7 @@ class Pool:
         workers = min(workers, slots)
         bounds = [slots * i // workers for i in range(workers + 1)]
         self.shares = [Share(i, bounds[i], bounds[i + 1] - bounds[i]) for i in range(workers)]
-        self.crew = Crew(maker, arguments, masks, limit, timeout * PATIENCE, spare)
+        self.crew = Crew(maker, arguments, masks, limit, max(PATIENCE, 5 * timeout), spare)
         self.close = self.crew.close
         try:
             self._block = block = self.crew.start(self.shares)
