@@ -1,4 +1,4 @@
-"""Who walks the slots of an environment, this process or workers: chosen by what a step of it costs; numpy only.
+"""Who walks the slots of an environment, this process or workers: chosen by what a step of it costs; Linux only.
 
 Results do not depend on the choice. What would change them is never chosen here: the number of slots, torch's threads,
 native versions of an environment.
@@ -22,7 +22,6 @@ MOST_STEPS, MOST_SECONDS = 100, 0.2  # of measuring
 HANDOVER = 100e-6  # seconds that a step of all slots takes longer through a pool of workers, whatever they do
 CLEARLY = 1.25  # times faster a pool must be expected to be
 PER_CORE = 4  # workers per core, of environments that wait rather than compute
-MINE = getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)  # where threads are not counted apart, all of them
 
 
 class Cost(NamedTuple):
@@ -41,7 +40,7 @@ class Choice(NamedTuple):
 
 def usable_cores() -> int:
     """How many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return len(os.sched_getaffinity(0))
 
 
 def measure(make: Callable[[int], gymnasium.Env[Any, Any]]) -> Cost:
@@ -58,12 +57,12 @@ def _timed(env: gymnasium.Env[Any, Any]) -> Cost:
     env.action_space.seed(0)
     env.reset(seed=0)
     _steps(env, 2)  # what is slow only once
-    before, wall = resource.getrusage(MINE), time.perf_counter()
+    before, wall = resource.getrusage(resource.RUSAGE_THREAD), time.perf_counter()
     busy, steps = time.process_time(), 0
     while steps < MOST_STEPS and time.perf_counter() - wall < MOST_SECONDS:
         steps += _steps(env, 5)
     busy, wall = time.process_time() - busy, time.perf_counter() - wall
-    slept = resource.getrusage(MINE).ru_nvcsw - before.ru_nvcsw
+    slept = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw - before.ru_nvcsw
     waits = slept >= steps and busy < wall / 2  # of its own will, not because others use the machine as well
     return Cost((wall if waits else busy) / steps, waits)
 
@@ -89,7 +88,7 @@ def unchanged() -> Iterator[None]:
 
 def choose(cost: Cost, slots: int, cores: int) -> Choice:
     """Workers, where they are clearly faster: each walks its slots one after another, side by side with the others."""
-    share = ceil(slots / min(slots, cores * PER_CORE if cost.waits else cores))
+    share = ceil(slots / min(slots, cores * PER_CORE if cost.waits else cores))  # PER_CORE: waiting needs no core
     workers = ceil(slots / share)  # no more than it takes for shares of this size
     took = f"a step takes {_spoken(cost.seconds)}{', mostly waiting' if cost.waits else ''}"
     alone, pooled = slots * cost.seconds, share * cost.seconds + HANDOVER

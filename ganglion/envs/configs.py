@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -146,16 +147,16 @@ class GymConfig(ShapedConfig):
     def settled(self) -> tuple[Self, str]:
         if self.workers != "auto":
             return self, ""
+        if self.vector or sys.platform != "linux":  # where there are no workers
+            return self.model_copy(update={"workers": 0}), ""
         from ganglion.envs.choice import choose, measure, usable_cores
         from ganglion.envs.making import carried, find_spec
 
         spec = find_spec(self.registered())
-        if self.vector:
-            return self.model_copy(update={"workers": 0}), ""
         try:
             carried(spec)
         except UserError:
-            return self.model_copy(update={"workers": 0}), f"{self.id}: a worker could not import it"
+            return self.model_copy(update={"workers": 0}), f"{self.id}: a worker could not import it, this process can"
         choice = choose(measure(self.maker(spec)), self.slots, usable_cores())
         return self.model_copy(update={"workers": choice.workers}), f"{self.id}: {choice.why}"
 
