@@ -10,6 +10,7 @@ observations. Runs in the environment of its side: only numpy is there for sure.
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks import versus
 
 BATCH, OBS, ACTION, FRAME, STACK = 256, 17, 6, (84, 84), 4
-ROWS = {"small": 1_000_000, "prioritised": 1_000_000, "atari": 60_000}
+ROWS = {"small": 1_000_000, "prioritised": 1_000_000, "atari": 64_000}
 EPISODE = 1_000  # rows
 Sampler = Callable[[], Any]  # takes one batch; prioritised ones also set new priorities
 Data = dict[str, np.ndarray[Any, Any]]
@@ -59,14 +60,14 @@ def urgencies() -> np.ndarray[Any, Any]:
 
 
 def ganglion(task: str) -> Sampler:
-    """Torch tensors out. Filled by pushes of 8 slots, as a run does."""
+    """Torch tensors out. Filled by pushes, as a run does, of 8 slots, or of 64 where rows are many."""
     import torch
 
     from ganglion.buffers import PrioritisedConfig, ReplayConfig
     from ganglion.core import Box, Discrete, EnvSpec, Past, Progress, Row
 
-    data, slots = made(task), 8
-    image = task == "atari"
+    data, image = made(task), task == "atari"
+    slots = 8 if image else 64
     frame = Box((1, *FRAME), torch.uint8)
     obs = Box((STACK, *FRAME), torch.uint8) if image else Box((OBS,))
     spec = EnvSpec(obs, Discrete(6) if image else Box((ACTION,)), slots, frame=frame if image else None)
@@ -263,16 +264,16 @@ SIDES = {"ganglion": ganglion, "cpprb": cpprb, "sb3": sb3, "tianshou": tianshou,
 
 
 def main(side: str, task: str) -> None:
+    desk = versus.Desk()  # first: some sides print while they are filled
     take = SIDES[side](task)
     for _ in range(20):
         take()
-
-    def work(n: int) -> dict[str, float]:
+    desk.ready()
+    while (n := desk.request()) is not None:
+        began = time.perf_counter()
         for _ in range(n):
             take()
-        return {"samples": n, "rows": n * BATCH}
-
-    versus.serve(work)
+        desk.answer(time.perf_counter() - began, {"samples": n, "rows": n * BATCH})
 
 
 if __name__ == "__main__":

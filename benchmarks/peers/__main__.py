@@ -123,9 +123,6 @@ def main() -> int:
     given.peers, given.results, failures = given.peers.resolve(), given.results.resolve(), 0
     os.chdir(folder)  # some write where they stand
     for name in given.workloads or WORKLOADS:
-        if WORKLOADS[name].missing:
-            print(f"{name}: {WORKLOADS[name].missing}")
-            continue
         for peer in given.against:
             try:
                 outcome = measure(name, peer, given)

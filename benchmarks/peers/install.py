@@ -15,10 +15,11 @@ ROOT = Path(__file__).resolve().parents[2]
 DEFAULT = ROOT / ".peers"
 TORCH = "torch==2.13.0"
 MUJOCO = ["gymnasium[mujoco]==1.4.0", "mujoco==4.0.0"]
+OLD_ATARI = ["ale-py==0.8.1", "shimmy==1.3.0", "opencv-python-headless<4.12"]  # what gymnasium 0.29 works with
 PACKAGES = {
-    "sb3": [TORCH, "stable-baselines3==2.9.2", *MUJOCO],
+    "sb3": [TORCH, "stable-baselines3==2.9.2", *MUJOCO, "ale-py==0.12.1", "opencv-python-headless==5.0.0.93"],
     "tianshou": [TORCH, "tianshou==2.0.1", *MUJOCO],
-    "cleanrl": [TORCH, "gymnasium[mujoco]==0.29.1", "mujoco==4.0.0", "numpy<2", "tyro", "tensorboard"],
+    "cleanrl": [TORCH, "gymnasium[mujoco]==0.29.1", "mujoco==4.0.0", "numpy<2", "tyro", "tensorboard", *OLD_ATARI],
     "di-engine": ["torch==2.12.1", "DI-engine==0.5.3", "numpy<2"],
 }
 CLEANRL = "https://github.com/vwxyzjn/cleanrl"
@@ -37,6 +38,10 @@ def install(peers: Path, name: str, cleanrl: str) -> None:
     if name == "cleanrl" and not source.exists():
         call("git", "clone", "-q", cleanrl, str(source))
         call("git", "-C", str(source), "checkout", "-q", COMMIT)
+    if name == "cleanrl":  # its ALE brings no games; a newer one in another environment does
+        games = sorted(peers.glob("sb3/lib/python*/site-packages/ale_py/roms"))
+        if games:
+            call(str(folder / "bin" / "ale-import-roms"), str(games[0]))
 
 
 def call(*command: str) -> None:

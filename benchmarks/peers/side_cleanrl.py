@@ -33,9 +33,16 @@ def arguments(work: Workload, env: str) -> list[str]:
 def main(name: str, checkout: str) -> None:
     work = WORKLOADS[name]
     env = OLDER.get(work.env, work.env)
-    Gate(work).around(world(env))
-    script = Path(checkout) / "cleanrl" / SCRIPTS[work.algo]
     sys.path.insert(0, checkout)
+    script = Path(checkout) / "cleanrl" / SCRIPTS[work.algo]
+    gate = Gate(work)
+    if env.startswith("Pong"):
+        from cleanrl_utils.atari_wrappers import MaxAndSkipEnv
+
+        gate.around(MaxAndSkipEnv)  # four frames are one step
+        script = script.with_name("ppo_atari.py")
+    else:
+        gate.around(world(env))
     sys.argv = [str(script), *arguments(work, env)]
     runpy.run_path(str(script), run_name="__main__")
 

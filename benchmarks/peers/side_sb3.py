@@ -6,7 +6,8 @@ import sys
 from typing import Any
 
 from stable_baselines3 import DQN, PPO, SAC, TD3
-from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.env_util import make_atari_env, make_vec_env
+from stable_baselines3.common.vec_env import VecFrameStack
 
 from benchmarks.peers.gate import Gate, world
 from benchmarks.peers.workloads import WORKLOADS, Workload
@@ -18,6 +19,10 @@ EPSILON = {
 }  # as late in a run: nearly all acts are chosen
 
 
+def pixels(work: Workload) -> bool:
+    return work.env.startswith("Pong")
+
+
 def options(work: Workload) -> dict[str, Any]:
     hidden = list(work.hidden)
     if work.algo == "ppo":
@@ -26,7 +31,7 @@ def options(work: Workload) -> dict[str, Any]:
             "batch_size": work.batch,
             "n_epochs": work.epochs,
             "ent_coef": 0.01,
-            "policy_kwargs": {"net_arch": {"pi": hidden, "vf": hidden}},
+            "policy_kwargs": {} if pixels(work) else {"net_arch": {"pi": hidden, "vf": hidden}},
         }
     replay = {"batch_size": work.batch, "buffer_size": work.capacity, "learning_starts": work.start}
     if work.algo == "dqn":  # counted in steps of all slots at once: five of eight slots are 40 steps, and 4 updates
@@ -37,10 +42,21 @@ def options(work: Workload) -> dict[str, Any]:
 
 def main(name: str) -> None:
     work = WORKLOADS[name]
-    Gate(work).around(world(work.env))
+    gate = Gate(work)
     kind = {"ppo": PPO, "dqn": DQN, "sac": SAC, "td3": TD3}[work.algo]
-    env = make_vec_env(work.env, n_envs=work.slots, seed=0)
-    kind("MlpPolicy", env, seed=0, device="cpu", **options(work)).learn(FOREVER)
+    if pixels(work):
+        import ale_py
+        import gymnasium
+        from stable_baselines3.common.atari_wrappers import MaxAndSkipEnv
+
+        gymnasium.register_envs(ale_py)
+        gate.around(MaxAndSkipEnv)  # four frames are one step
+        env = VecFrameStack(make_atari_env(work.env, n_envs=work.slots, seed=0), 4)
+    else:
+        gate.around(world(work.env))
+        env = make_vec_env(work.env, n_envs=work.slots, seed=0)
+    policy = "CnnPolicy" if pixels(work) else "MlpPolicy"
+    kind(policy, env, seed=0, device="cpu", **options(work)).learn(FOREVER)
 
 
 if __name__ == "__main__":

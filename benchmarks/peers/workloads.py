@@ -28,10 +28,9 @@ class Workload:
     capacity: int = 100_000  # rows of the replay
     threads: int = 1
     within: float = 0.02  # how far counts may be apart, as a fraction
-    missing: str = ""  # why it cannot be run yet
 
 
-CARTPOLE, CHEETAH, PONG = "CartPole-v1", "HalfCheetah-v5", "ALE/Pong-v5"
+CARTPOLE, CHEETAH, PONG = "CartPole-v1", "HalfCheetah-v5", "PongNoFrameskip-v4"
 WORKLOADS = {
     # Sides that step once more after an ending (next-step autoreset) learn from a few rows fewer per rollout.
     "ppo-cartpole": Workload("ppo", CARTPOLE, 8, 256, (64, 64), turn=160, warm=320, horizon=128, epochs=4,
@@ -41,5 +40,5 @@ WORKLOADS = {
     "sac-halfcheetah": Workload("sac", CHEETAH, 1, 256, (256, 256), turn=100, warm=50, every=1, threads=2),
     "td3-halfcheetah": Workload("td3", CHEETAH, 1, 256, (256, 256), turn=150, warm=50, every=1, threads=2),
     "ppo-pong": Workload("ppo", PONG, 8, 256, (512,), turn=16, warm=16, horizon=128, epochs=4, minibatches=4,
-                         threads=2, within=0.06, missing="waits for the Atari adapter"),
+                         threads=2, within=0.06),
 }  # fmt: skip

@@ -41,6 +41,7 @@ class PPOConfig(AlgoConfig):
     log_std: float = 0.0  # of continuous actions, at the start
     max_norm: float = Field(0.5, gt=0)
     max_kl: float | None = Field(None, gt=0)  # ends a learning phase early; costs one sync per epoch
+    shared: bool = False  # actor and critic read one body; otherwise each has its own
     net: nn.MLPConfig = nn.MLPConfig(hidden=(64, 64), activation="tanh", init="orthogonal")
     processor: buffers.RowsConfig = buffers.RowsConfig()
 
@@ -53,19 +54,19 @@ class PPOConfig(AlgoConfig):
 
 
 class ActorCritic(nn.Encoded):
-    """obs -> raw action parameters and a value; actor and critic run as one batched product."""
+    """obs -> raw action parameters and a value; bodies of their own run as one batched product."""
 
     def __init__(self, cfg: PPOConfig, spec: EnvSpec) -> None:
         super().__init__(cfg.net, spec.obs)
         nn.check_mask(spec)
-        self.bodies = cfg.net.body(self.encoder.out, count=2)
+        self.bodies = cfg.net.body(self.encoder.out, count=1 if cfg.shared else 2)
         self.policy = nn.PolicyHead(self.bodies.out, spec.action, cfg.net.init, cfg.log_std)
         self.critic = nn.ValueHead(self.bodies.out, cfg.net.init)
 
     def action_and_value(self, obs: Obs, past: Past) -> tuple[Tensor, Tensor, Memory]:
         features, memory = self.encoder(obs, past)
-        actor, critic = self.bodies(features)
-        return self.policy(actor), self.critic(critic), memory
+        hidden = self.bodies(features).unbind()  # one or two, [T, B, size]
+        return self.policy(hidden[0]), self.critic(hidden[-1]), memory
 
 
 class Minibatch(NamedTuple):

@@ -15,8 +15,8 @@ from ganglion import ops
 from ganglion.core import Ring, Row, State
 from ganglion.errors import UserError
 
-WORD = 8  # a record is a whole number of these bytes
-NARROW = 512  # bytes
+LINE = 64  # bytes that memory hands out at once
+NARROW = 512  # bytes of a row that are better copied by numpy, and beside others
 
 
 def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -25,8 +25,11 @@ def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> T
     try:
         if device.type != "cpu":
             return torch.zeros(shape, dtype=dtype, device=device)
-        # The system's own zeros: a page costs memory when it is first written, which torch.zeros does at once.
-        return torch.from_numpy(np.zeros(size, np.uint8)).view(dtype).view(shape)
+        # The system's own zeros: a page costs memory when it is first written, which torch.zeros does at once; and numpy
+        # asks for huge pages, which random reading gains from.
+        raw = np.zeros(size + LINE, np.uint8)
+        first = -raw.ctypes.data % LINE
+        return torch.from_numpy(raw[first : first + size]).view(dtype).view(shape)
     except (RuntimeError, MemoryError) as error:  # of any allocator
         raise UserError(
             f"algo.replay.capacity or algo.horizon: no room for {shape[0]:,} rows ({size / 1e9:,.1f} GB) on {device}."
@@ -223,7 +226,8 @@ class Layout(NamedTuple):
             places[i] = [first, size, leaves[i].dtype, shape]  # a list is a leaf
             first += size
         order = iter(range(len(leaves)))
-        return cls(ops.map_tree(lambda _: places[next(order)], tree), -(-first // WORD) * WORD)
+        width = min(1 << (first - 1).bit_length(), -(-first // LINE) * LINE)  # no more lines than it must touch
+        return cls(ops.map_tree(lambda _: places[next(order)], tree), width)
 
     def views(self, records: Tensor) -> Any:
         """Bytes [..., width] as the tree of leaves [..., *shape], nothing copied."""

@@ -45,7 +45,7 @@ def drive(run: Run, imports: Sequence[str] = ()) -> int:
     """Runs the stream; 0 when the run is finished, 130 or 143 when it was interrupted and saved, 1 on a full disk."""
     flags = "".join(f" --import {module}" for module in imports)
     resume = f"ganglion resume {shlex.quote(str(run.folder))}{flags}"
-    say(f"Run in {run.folder}. Ctrl-C saves and stops.")
+    say(f"Run in {run.folder}. Ctrl-C saves and stops.", *([run.why] if run.why else []))
     with listening() as asked:
         try:
             follow(run, asked)

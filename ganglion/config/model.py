@@ -138,6 +138,10 @@ class EnvConfig(Part, family="env"):
 
     slots: int = Field(default=8, ge=1, le=65_536)
 
+    def settled(self) -> tuple[Self, str]:
+        """The settings with every choice made that is left to the machine, and a line that says why."""
+        return self, ""
+
 
 class NetConfig(Part, family="net"):
     """A network body: observations to features."""

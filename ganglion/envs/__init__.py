@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from ganglion.envs.gym import GymEnv
     from ganglion.envs.native import NATIVE, Acrobot, CartPole, MountainCar, Pendulum
     from ganglion.envs.old import OldGym
+    from ganglion.envs.pool import Pool
+    from ganglion.envs.pooled import PoolEnv
     from ganglion.envs.seeds import episode_seed
     from ganglion.envs.spaces import from_gym, to_gym
     from ganglion.envs.toys import TOYS, Bandit, Chain, Identity, Masked, Memory, Toy, TruncationProbe
@@ -34,6 +36,8 @@ _MODULES = {
     "gym": ("GymEnv",),
     "native": ("NATIVE", "Acrobot", "CartPole", "MountainCar", "Pendulum"),
     "old": ("OldGym",),
+    "pool": ("Pool",),
+    "pooled": ("PoolEnv",),
     "seeds": ("episode_seed",),
     "spaces": ("from_gym", "to_gym"),
     "toys": ("TOYS", "Bandit", "Chain", "Identity", "Masked", "Memory", "Toy", "TruncationProbe"),
@@ -64,6 +68,8 @@ __all__ = [
     "MountainCar",
     "OldGym",
     "Pendulum",
+    "Pool",
+    "PoolEnv",
     "Processed",
     "Show",
     "TorchConfig",

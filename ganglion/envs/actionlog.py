@@ -29,6 +29,14 @@ class ActionLog:
         """The last `count` actions of a slot."""
         return [row[leaf][slot] for row in self.rows[len(self.rows) - count :]]
 
+    def columns(self, slots: Sequence[int], counts: Sequence[int], empty: Sequence[Array]) -> list[Array]:
+        """The last actions of some slots, so many of each, slot after slot."""
+        found = []
+        for leaf, none in enumerate(empty):
+            rows = [a for slot, count in zip(slots, counts, strict=True) for a in self.tail(leaf, slot, count)]
+            found.append(np.stack(rows) if rows else none)
+        return found
+
     def refill(self, columns: Sequence[Array], counts: Sequence[int]) -> None:
         """Holds replayed actions alone, each slot's at its end; `columns` have them slot after slot."""
         ends = np.cumsum(counts)

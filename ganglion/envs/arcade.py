@@ -69,7 +69,7 @@ class AtariConfig(GymConfig):
         """ALE's own: its threads do what the wrappers do, all but the stack, which is ours."""
         from ganglion.envs.ale import build
 
-        if self.wrappers or self.workers or self.per_slot:
+        if self.wrappers or self.pooled or self.per_slot:
             raise UserError("env.vector: ALE's takes no env.wrappers, env.workers or env.per_slot; set it to false")
         settings = {
             "stack_num": 1,

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import islice
 from time import perf_counter
-from typing import Any, cast
+from typing import Any
 
 import gymnasium
 
 from ganglion.config import EnvConfig
 from ganglion.core import Env
 from ganglion.envs.checks import cost, rows, single, slots
-from ganglion.envs.checks.findings import Broken, Finding, Report, failed, raised
+from ganglion.envs.checks.findings import Broken, Finding, Report, failed, raised, warned
 from ganglion.envs.configs import GymConfig
 from ganglion.envs.gym import GymEnv
 from ganglion.envs.making import find_spec
@@ -28,6 +29,7 @@ from ganglion.errors import UserError
 SLOTS = 3  # of environments that have several
 STEPS = 3_000
 SECONDS = 20.0
+ROOM = 256 << 20  # bytes of observations kept
 
 
 def check_env(
@@ -47,12 +49,15 @@ def check_env(
     except Exception as error:
         return Report(name, "could not be made", (raised("construct", error, f"{name}()").finding,))
     if not isinstance(made, gymnasium.Env) and hasattr(made, "spec") and hasattr(made, "promise"):
+        made.close()
         return Report(name, *_contract(env, steps, seed, seconds))
     if not isinstance(made, gymnasium.Env):
         fix = f"class {name}(gymnasium.Env): ..."
         wrong = failed("construct", f"{name} is no gymnasium.Env.", fix)
         return Report(name, f"of type {type(made).__mro__[-2].__module__}.{type(made).__name__}", (wrong,))
     limit = (made.spec.max_episode_steps or 0) if made.spec else 0
+    with suppress(Exception):  # said later
+        made.close()
     return Report(name, *_gymnasium(env, limit, steps, seed, seconds, lambda: GymEnv(lambda slot: env(), SLOTS, name)))
 
 
@@ -71,54 +76,72 @@ def _config(cfg: EnvConfig, steps: int, seed: int, seconds: float) -> Report:
 # ------------------------------------------------------------ one gymnasium environment
 
 
+class Copies:
+    """Makes copies of an environment, and closes them all in the end."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self.make = make
+        self.made: list[Any] = []
+
+    def __call__(self) -> Any:
+        try:
+            self.made.append(self.make())
+        except UserError:
+            raise
+        except Exception as error:
+            raise raised("construct", error, "making it") from error
+        return self.made[-1]
+
+    def close(self) -> list[Finding]:
+        """What went wrong with it, once."""
+        found: list[Finding] = []
+        for env in self.made:
+            try:
+                env.close()
+            except Exception as error:
+                fix = raised("close", error, "close()").finding
+                found = [warned("close", fix.seen, fix.fix)]
+        return found
+
+
 def _gymnasium(
-    make: Callable[[], Any], limit: int, steps: int, seed: int, seconds: float, build: slots.Build
+    make: Callable[[], Any], limit: int, steps: int, seed: int, seconds: float, build: Callable[[], Env]
 ) -> tuple[str, tuple[Finding, ...]]:
     """First as it is, then as slots of the contract."""
     found: list[Finding] = []
-    about = ""
+    copies, groups, about = Copies(make), Copies(build), ""
     try:
-        env = _made(make)
+        env = copies()
         found.append(single.declared(env))
         about = single.summary(env, limit)
         walk = single.drive(env, seed, single.Chooser(env.action_space, seed), limit)
         moments = _timed(walk, steps, seconds / 3)
+        pace = single.pace(moments)
         found.append(Finding("pass", "calls", f"reset and step give what gymnasium says, {len(moments):,} calls."))
-        episodes = single.traces(moments)
-        found += _rows(env.observation_space, env.action_space, episodes, limit)
+        found += _rows(env.observation_space, env.action_space, single.traces(moments), limit)
         found.append(single.infos(moments))
-        repeats = single.repeatable(make, env, seed, limit, moments)
+        known = moments[: _repeats(pace, seconds, 400)]
+        repeats = single.repeatable(copies, env, seed, limit, known)
         found.append(repeats)
         exact = repeats.verdict == "pass"
-        if exact:
-            found.append(single.seeded(make, seed, limit, moments))
-        found.append(single.owned(make, seed, limit, moments, exact))
+        found += [single.seeded(copies, seed, limit, known)] if exact else []
+        found.append(single.owned(copies, seed, limit, known, exact))
         if all(finding.verdict != "fail" for finding in found):
-            found += _slots_of(build, seed)
-        found.append(cost.speed(*single.pace(moments)))
-        del moments, episodes
+            found += _slots_of(groups, seed, _repeats(pace, seconds, 200) // SLOTS)
+        del moments, known
         again = single.drive(env, seed + 1, single.Chooser(env.action_space, seed + 1), limit)
-        found.append(_memory(again, steps, seconds / 3))
-        env.close()
+        found += [cost.speed(pace), _memory(again, steps, seconds / 3)]
     except Broken as broken:
         found.append(broken.finding)
-    return about, tuple(found)
+    groups.close()
+    return about, (*found, *copies.close())
 
 
-def _made(make: Callable[[], Any]) -> Any:
-    try:
-        return make()
-    except UserError:
-        raise
-    except Exception as error:
-        raise raised("construct", error, "making it") from error
-
-
-def _slots_of(build: slots.Build, seed: int) -> list[Finding]:
+def _slots_of(build: Callable[[], Env], seed: int, count: int) -> list[Finding]:
     """The same environment under the contract: only what could differ there."""
     env = build()
     walk = slots.drive(env, seed, slots.Chooser(env.spec.action, env.spec.slots, seed))
-    seen = list(islice(walk, slots.REPEATS))
+    seen = list(islice(walk, count))
     return [
         slots.typed(env, seen),
         slots.accounted(env, seen, env.episodes()),
@@ -129,46 +152,63 @@ def _slots_of(build: slots.Build, seed: int) -> list[Finding]:
 # ------------------------------------------------------------ an environment of the contract
 
 
-def _contract(make: Callable[[], Any], steps: int, seed: int, seconds: float) -> tuple[str, tuple[Finding, ...]]:
+def _contract(make: Callable[[], Env], steps: int, seed: int, seconds: float) -> tuple[str, tuple[Finding, ...]]:
     found: list[Finding] = []
-    about = ""
-    build = cast(Callable[[], Env], make)
+    build, about = Copies(make), ""
     try:
-        env: Env = _made(build)
+        env: Env = build()
         space, actions = to_gym(env.spec.obs), to_gym(env.spec.action)
         about = f"{single.described(space)} -> {single.described(actions)}, {env.spec.slots} slots"
         walk = slots.drive(env, seed, slots.Chooser(env.spec.action, env.spec.slots, seed))
         seen = _timed(walk, max(steps // env.spec.slots, 1), seconds / 3)
-        finished = env.episodes()
-        found += [slots.typed(env, seen), slots.dead_rows(build, seed, seen), slots.accounted(env, seen, finished)]
+        finished, pace = env.episodes(), slots.pace(seen)
+        known = seen[: _repeats(pace, seconds / env.spec.slots, 200)]
+        found += [slots.typed(env, seen), slots.dead_rows(build, seed, seen, known)]
+        found.append(slots.accounted(env, seen, finished))
         episodes = [trace for own in slots.traces(seen) for trace in own]
         found += _rows(space, actions, episodes, int(getattr(env, "limit", 0)))
-        repeats = slots.repeatable(build, env, seed, seen)
-        found += [repeats, slots.seeded(build, seed, seen), slots.owned(seen)]
+        repeats = slots.repeatable(build, env, seed, known)
+        found += [repeats, slots.seeded(build, seed, known), slots.owned(seen)]
         if repeats.verdict == "pass":
-            found.append(slots.resumable(build, seed, seen))
-        times = sorted(s.seconds / env.spec.slots for s in seen[1:])
-        found.append(cost.speed(times[len(times) // 2], seen[0].seconds, single.trimmed(times), env.spec.slots))
-        del seen, episodes
+            found.append(slots.resumable(build, seed, known))
+        del seen, known, episodes
         again = slots.drive(env, seed, slots.Chooser(env.spec.action, env.spec.slots, seed))
-        found.append(_memory(again, steps // env.spec.slots, seconds / 3, env.episodes))
-        env.close()
+        found += [
+            cost.speed(pace, env.spec.slots),
+            _memory(again, steps // env.spec.slots, seconds / 3, env.episodes),
+        ]
     except Broken as broken:
         found.append(broken.finding)
-    return about, tuple(found)
+    return about, (*found, *build.close())
 
 
 # ------------------------------------------------------------ both
 
 
+def _repeats(pace: cost.Pace, seconds: float, most: int) -> int:
+    """How many calls can be repeated some ten times in a third of the time."""
+    return int(min(max(seconds / 30 / max(pace.mean + pace.resets, 1e-9), 30), most))
+
+
 def _timed(walk: Any, steps: int, seconds: float) -> list[Any]:
-    """So many moments of a walk, or as many as the time allows."""
-    ends, found = perf_counter() + seconds, []
-    for moment in islice(walk, steps + 1):
+    """So many moments of a walk, or as many as the time and a fair share of memory allow."""
+    ends, found, most = perf_counter() + seconds, [], steps + 1
+    for moment in walk:
         found.append(moment)
-        if perf_counter() > ends and len(found) > 2:
+        if len(found) == 1:
+            most = min(most, max(ROOM // max(_size(moment), 1), 50))
+        if len(found) >= most or (perf_counter() > ends and len(found) > 2):
             break
     return found
+
+
+def _size(value: Any) -> int:
+    """Bytes of the arrays in a tree."""
+    if isinstance(value, dict):
+        return sum(map(_size, value.values()))
+    if isinstance(value, tuple | list):
+        return sum(map(_size, value))
+    return int(getattr(value, "nbytes", 0))
 
 
 def _rows(space: Any, actions: Any, episodes: list[rows.Trace], limit: int) -> list[Finding]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import Field, field_validator
 
@@ -70,7 +71,7 @@ class GymConfig(ShapedConfig):
     masks: bool | None = None  # info["action_mask"] is the action mask; None: where a first reset has it
     resume: Literal["replay", "restart"] = "replay"  # restart: for what does not repeat under a seed
     per_slot: tuple[Mapping[str, Any], ...] = ()  # options that take turns over the slots
-    workers: int = Field(default=0, ge=0, le=1024)  # processes that walk the slots; 0: this one
+    workers: int | Literal["auto"] = "auto"  # processes that walk the slots; 0: this one; auto: what a step's cost says
     timeout: float = Field(default=60.0, gt=0, le=86_400)  # seconds for a step of a worker
     max_memory: float = Field(default=4096.0, gt=0)  # megabytes a worker may hold
     max_failures: int = Field(default=100, ge=0)  # in the run, before it stops
@@ -81,6 +82,13 @@ class GymConfig(ShapedConfig):
         if ":" in value:
             raise ValueError("should be a registered id; import the module that registers it by --import MODULE")
         return value
+
+    @field_validator("workers", mode="plain")
+    @classmethod
+    def _count(cls, workers: object) -> object:
+        if workers != "auto" and (type(workers) is not int or not 0 <= workers <= 1024):
+            raise ValueError("should be 'auto' or a number of processes, 0 to 1024")
+        return workers
 
     @field_validator("options", "per_slot")
     @classmethod
@@ -125,11 +133,32 @@ class GymConfig(ShapedConfig):
         spec = find_spec(self.registered())
         if self.vector:
             return self.shape(self._vector(spec, slots or self.slots, device, render))
-        if self.workers and not render:
+        if self.pooled and not render:
             return self.shape(self._pool(spec, slots or self.slots, device))
         limit, promise = self.limit(spec), self._promise(spec)
         make, count = self.maker(spec, render), slots or self.slots
         return self.shape(GymEnv(make, count, self.id, device, self._masks(), promise, limit, self.max_failures))
+
+    @property
+    def pooled(self) -> int:
+        """How many workers, 0 for none; a choice that has not been made is none."""
+        return 0 if self.workers == "auto" else self.workers
+
+    def settled(self) -> tuple[Self, str]:
+        if self.workers != "auto":
+            return self, ""
+        if self.vector or sys.platform != "linux":  # where there are no workers
+            return self.model_copy(update={"workers": 0}), ""
+        from ganglion.envs.choice import choose, measure, usable_cores
+        from ganglion.envs.making import carried, find_spec
+
+        spec = find_spec(self.registered())
+        try:
+            carried(spec)
+        except UserError:
+            return self.model_copy(update={"workers": 0}), f"{self.id}: a worker could not import it, this process can"
+        choice = choose(measure(self.maker(spec)), self.slots, usable_cores())
+        return self.model_copy(update={"workers": choice.workers}), f"{self.id}: {choice.why}"
 
     def maker(self, spec: GymSpec, render: bool = False) -> Make:
         """What makes one slot's environment, in this process."""
@@ -152,7 +181,7 @@ class GymConfig(ShapedConfig):
             "ganglion.envs.making:gym_slot",
             {**arguments, "layers": self.layers()},
             slots,
-            self.workers,
+            self.pooled,
             masks=self._masks(),
             limit=self.limit(spec),
             timeout=self.timeout,
@@ -179,7 +208,7 @@ class GymConfig(ShapedConfig):
 
         if spec.vector_entry_point is None:
             raise UserError(f"env.vector: {self.id} ships no vectorised version; set it to false")
-        if self.workers or self.per_slot:
+        if self.pooled or self.per_slot:
             raise UserError("env.vector: the vectorised version takes no env.workers or env.per_slot; set it to false")
         if self.wrappers:
             raise UserError("env.wrappers: they go around single environments; set env.vector to false")

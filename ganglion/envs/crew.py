@@ -70,7 +70,7 @@ class Crew:
                 member.tell(self._taking(share))
             for member in self.members:
                 member.ready(self.patience)
-            looks = [member.hear(self.patience) or {} for member in self.members]
+            looks = [member.hear(self.patience) for member in self.members]
             check_same(shares, looks)
             obs, action = decode(looks[0]["obs"]), decode(looks[0]["action"])
             self.form = Form(obs, action, looks[0]["masked"], shares[-1].slots.stop, len(looks))

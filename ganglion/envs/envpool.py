@@ -8,7 +8,7 @@ by itself in that very step.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
@@ -80,11 +80,13 @@ class Seeded:
     def __init__(self, make: Callable[[int], Any]) -> None:
         self.make, self.pool, self.seed = make, make(0), 0
         self.used = False  # whether episodes have begun
+        self.checked = False  # whether the pool has seen an action
         self.num_envs = int(self.pool.config["num_envs"])
         self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
         self.render_mode = self.pool.render_mode
         self.single_observation_space = self.pool.observation_space
         self.single_action_space = self.pool.action_space
+        self.layout = Layout.of(self.pool)
 
     @property
     def unwrapped(self) -> Any:
@@ -93,7 +95,7 @@ class Seeded:
     def reset(self, *, seed: int) -> tuple[Any, dict[str, Any]]:
         if self.used or seed != self.seed:
             self.pool.close()
-            self.pool, self.seed = self.make(seed), seed
+            self.pool, self.seed, self.checked = self.make(seed), seed, False
         self.used = True
         obs, info = self.pool.reset()
         return obs, _named(info)
@@ -101,9 +103,15 @@ class Seeded:
     def send(self, action: Any) -> None:
         if isinstance(action, np.ndarray) and action.dtype == np.int64:
             action = action.astype(np.int32)  # what EnvPool takes for choices
-        self.pool.send(action)
+        if self.layout is None or not self.checked:
+            self.pool.send(action)  # which checks an action's dtype and shape, the first time
+            self.checked = True
+        else:
+            self.pool._send([self.layout.slots, self.layout.slots, action.astype(self.layout.action, copy=False)])
 
     def recv(self) -> Any:
+        if self.layout is not None:
+            return self.layout.read(self.pool._recv())
         obs, reward, terminated, truncated, info = self.pool.recv()
         return obs, reward, terminated, truncated, _named(info)
 
@@ -112,6 +120,44 @@ class Seeded:
 
     def close(self) -> None:
         self.pool.close()
+
+
+class Layout(NamedTuple):
+    """Where things are in the flat list that a pool's C++ side gives, of worlds whose observation is one array.
+
+    Reading it there takes a third of the time that EnvPool's way through trees of Python objects does.
+    """
+
+    obs: int
+    reward: int
+    ended: int
+    truncated: int
+    info: tuple[tuple[str, int], ...]
+    slots: Any
+    action: Any  # dtype
+
+    @classmethod
+    def of(cls, pool: Any) -> Layout | None:
+        """None where there is more than one array, a mask, or another EnvPool than this was written for."""
+        names = list(getattr(pool, "_state_keys", ()))
+        actions = list(getattr(getattr(pool, "_spec", None), "_action_keys", ()))
+        known = all(callable(getattr(pool, name, None)) for name in ("_send", "_recv"))
+        if not known or not {"obs", "reward", "done", "trunc"} <= set(names) or len(actions) != 3:
+            return None
+        if actions[:2] != ["env_id", "players.env_id"] or any(f"info:{mask}" in names for mask in MASKS):
+            return None
+        info = [(name[5:], i) for i, name in enumerate(names) if name.startswith("info:") and "env_id" not in name]
+        if any("." in name or name in ("players", "elapsed_step") for name, _ in info):
+            return None
+        obs, reward, ended, truncated = (names.index(name) for name in ("obs", "reward", "done", "trunc"))
+        dtype = pool._spec._action_spec[-1][0]
+        return cls(obs, reward, ended, truncated, tuple(info), pool.all_env_ids, dtype)
+
+    def read(self, values: list[Any]) -> Any:
+        """What gymnasium's step returns."""
+        truncated = values[self.truncated]
+        info = {name: values[i] for name, i in self.info}
+        return values[self.obs], values[self.reward], values[self.ended] & ~truncated, truncated, info
 
 
 def _named(info: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from time import monotonic, sleep
 from typing import Any
 
-from ganglion.envs.worker import READY, STEP, frame, push, read_frame
+from ganglion.envs.worker import MESSAGE, WAKE, frame, push, read_frame
 from ganglion.errors import EnvError, UserError
 
 ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")  # workers are the parallelism
@@ -53,14 +53,15 @@ class Member:
             os.close(out)
         self.pid = self.process.pid
         self.answered = False
+        self._head = WAKE  # the first byte of a message, where it has been read
         self.tell({"do": "load", **load})
 
     # ------------------------------------------------------------ speaking
 
-    def go(self) -> None:
-        """Asks for a step."""
+    def wake(self) -> None:
+        """Has it look at what is asked for."""
         try:
-            os.write(self._tell, STEP)
+            os.write(self._tell, WAKE)
         except BrokenPipeError:
             raise self.death() from None
 
@@ -73,7 +74,7 @@ class Member:
     def ask(self, message: dict[str, Any], seconds: float, payload: bytes = b"") -> dict[str, Any]:
         """Tells and hears."""
         self.tell(message, payload)
-        return self.hear(seconds) or {}
+        return self.hear(seconds)
 
     def ready(self, seconds: float) -> None:
         """Waits until it has imported what it needs."""
@@ -81,23 +82,26 @@ class Member:
             self.hear(seconds)
             self.answered = True
 
-    def hear(self, seconds: float) -> dict[str, Any] | None:
-        """What it says: None when a step is ready. What it could not do is raised."""
-        if not self._poll.poll(seconds * 1000):
-            raise LostError("timeout", f"no answer within {seconds:g} s")
-        word = os.read(self._hear, 1)
-        if word == READY:
-            return None
-        if not word:
+    def hear(self, seconds: float) -> dict[str, Any]:
+        """Its next message. What it could not do is raised."""
+        word, self._head = self._head, WAKE
+        while word == WAKE:
+            if not self._poll.poll(seconds * 1000):
+                raise LostError("timeout", f"no answer within {seconds:g} s")
+            word = os.read(self._hear, 1)
+        if word != MESSAGE:
             raise self.death()
         message, _ = read_frame(self._hear)
         if "error" in message:
             raise UserError(message["user"]) if message["user"] else EnvError(f"env: {message['traceback']}")
         return message
 
-    def waiting(self) -> bool:
-        """Whether it has said something."""
-        return bool(self._poll.poll(0))
+    def doze(self, milliseconds: float) -> None:
+        """Sleeps until it says something; one that has died is noticed."""
+        if self._head == WAKE and self._poll.poll(milliseconds):
+            self._head = os.read(self._hear, 1)
+            if not self._head:
+                raise self.death()
 
     @property
     def pipe(self) -> int:

@@ -7,6 +7,7 @@ In step with one another (`act`) the results do not depend on how many workers t
 from __future__ import annotations
 
 import json
+import os
 import select
 from collections.abc import Sequence
 from functools import partial
@@ -20,11 +21,11 @@ from ganglion.envs.actionlog import ActionLog, Place
 from ganglion.envs.arrays import Array
 from ganglion.envs.crew import Crew, Share
 from ganglion.envs.member import LostError
-from ganglion.envs.seeds import episode_seed
-from ganglion.envs.slots import Finished, add_actions
+from ganglion.envs.slots import Finished, add_actions, episode_of, nobody
+from ganglion.envs.worker import NAP, SPIN
 from ganglion.errors import EnvError
 
-PATIENCE = 5.0  # times the time-out of a step: for starting, making environments, replaying
+PATIENCE = 60.0  # seconds at least for starting, making environments, replaying; five time-outs where they are longer
 REPLAY = 0.3  # seconds that replaying a worker's episodes may take; longer ones are cut
 LOOK = 1.0  # seconds between two looks at the workers' memory
 ALL = slice(None)
@@ -55,7 +56,7 @@ class Pool:
         workers = min(workers, slots)
         bounds = [slots * i // workers for i in range(workers + 1)]
         self.shares = [Share(i, bounds[i], bounds[i + 1] - bounds[i]) for i in range(workers)]
-        self.crew = Crew(maker, arguments, masks, limit, timeout * PATIENCE, spare)
+        self.crew = Crew(maker, arguments, masks, limit, max(PATIENCE, 5 * timeout), spare)
         self.close = self.crew.close
         try:
             self._block = block = self.crew.start(self.shares)
@@ -73,7 +74,8 @@ class Pool:
         self._pairs = [*zip(self.obs, block.obs, strict=True), (self.reward, block.reward)]
         self._pairs += [(self.masks, block.masks)] if block.masks.size else []
         self._all_valid = np.ones(slots, np.bool_).tobytes()
-        self._asked, self._sequence = block.asked.data, block.sequence.data  # quicker for single numbers
+        self._asked, self._ready, self._sequence = block.asked.data, block.ready.data, block.sequence.data
+        self._asleep: Any = block.asleep.data  # memoryviews are quicker for single numbers
         self._looked = monotonic()
         self.rows_acknowledged = self.rows_in_flight = self.rows_lost = 0
         self.replaced: list[float] = []  # the seconds each replacement took
@@ -131,11 +133,7 @@ class Pool:
                 raise RuntimeError(f"worker {share.index} has been asked already")
             share.pending, share.sent = columns, sent
             share.tick += 1
-            self._asked[share.index] = share.tick
-            try:
-                self.crew.members[share.index].go()
-            except LostError as error:
-                self._recover(share, error)
+            self._ask(share)
 
     def recv(self, least: int | None = None, workers: Sequence[int] | None = None) -> list[int]:
         """Waits for all that was asked for, of some workers or all, or for so many slots of it; says which are new.
@@ -153,36 +151,66 @@ class Pool:
             self._watch()
         return [slot for share in ready for slot in share.slots]
 
+    def _ask(self, share: Share) -> None:
+        """Asks for a step; a worker that does not sleep will see it."""
+        self._asked[share.index] = share.tick
+        if self._asleep[0, share.index]:
+            try:
+                self.crew.members[share.index].wake()
+            except LostError as error:
+                self._recover(share, error)
+
     def _some(self, waiting: list[Share], least: int) -> list[Share]:
         """The shares that are ready first, of so many slots at least."""
         ready: list[Share] = []
-        poll = select.poll()
-        for share in waiting:
-            poll.register(self.crew.members[share.index].pipe, select.POLLIN)
         while waiting and sum(share.count for share in ready) < least:
-            pipes = {pipe for pipe, _ in poll.poll(self.timeout * 1000)}
-            new = [share for share in waiting if self.crew.members[share.index].pipe in pipes or not pipes]
+            new = [share for share in waiting if abs(self._ready[share.index]) == share.tick]
+            new = new or [share for share in waiting if perf_counter() - share.sent > self.timeout]
             for share in new:
-                pipe = self.crew.members[share.index].pipe
-                poll.unregister(pipe)
-                self._wait(share)  # may replace the worker, and its pipe
+                self._wait(share)
             ready += new
             waiting = [share for share in waiting if share not in new]
+            if waiting and not new:
+                self._sleep(waiting)
         self._acknowledge(ready)
         return ready
 
+    def _sleep(self, waiting: list[Share]) -> None:
+        """Until one of these workers says something, or dies."""
+        poll = select.poll()
+        for share in waiting:
+            self._asleep[1, share.index] = 1
+            poll.register(self.crew.members[share.index].pipe, select.POLLIN)
+        pipes = dict(poll.poll(NAP))
+        for share in waiting:
+            self._asleep[1, share.index] = 0
+            if self.crew.members[share.index].pipe in pipes:
+                try:
+                    self.crew.members[share.index].doze(0)
+                except LostError as error:
+                    self._recover(share, error)
+
     def _wait(self, share: Share) -> None:
-        while True:
+        """Until a worker's step is ready: watches for a moment, then sleeps; what is lost is replaced on the way."""
+        index, tick, ready = share.index, share.tick, self._ready
+        until = perf_counter() + SPIN
+        while abs(ready[index]) != tick:
+            if perf_counter() < until:
+                os.sched_yield()
+                continue
             try:
-                left = max(share.sent + self.timeout - perf_counter(), 0.0)
-                said = self.crew.members[share.index].hear(left)
-                break
+                self._asleep[1, index] = 1
+                if abs(ready[index]) != tick:
+                    self.crew.members[index].doze(NAP)
+                if perf_counter() - share.sent > self.timeout and abs(ready[index]) != tick:
+                    raise LostError("timeout", f"no answer within {self.timeout:g} s")
             except LostError as error:
                 self._recover(share, error)
-        if said is not None:
-            self._note(share, said["failures"])
+        self._asleep[1, index] = 0
+        if ready[index] < 0:
+            self._note(share, self.crew.members[index].hear(self.timeout)["failures"])
         took = (perf_counter() - share.sent) / share.count
-        share.pace = 0.99 * share.pace + 0.01 * took if share.pace else took
+        share.pace = min(took, 1.05 * share.pace) if share.pace else took  # others may have had the processor
 
     def _note(self, share: Share, failures: list[dict[str, Any]]) -> None:
         """Keeps failures until somebody looks, with the actions of their episodes, which are known here."""
@@ -274,8 +302,8 @@ class Pool:
         for share in self.shares:
             try:
                 said = self.crew.members[share.index].hear(self.crew.patience + 0.05 * sum(parts[share.index].counts))
-                self._note(share, (said or {})["failures"])
-                wrong += [share.first + slot for slot in (said or {})["wrong"]]
+                self._note(share, said["failures"])
+                wrong += [share.first + slot for slot in said["wrong"]]
             except LostError as error:
                 self._recover(share, error)
         self._take_over()
@@ -307,6 +335,8 @@ class Pool:
         member.end()
         culprit = self._culprit(share)
         self._blame(share, culprit, error, words)
+        if share.pending is not None:  # not before its slots are where they were
+            self._asked[share.index] = self._block.begun[share.index] = share.tick - 1
         cheap = self.replay and share.pace * sum(self._lengths(share)) < REPLAY
         for attempt in range(TRIES):
             try:
@@ -319,10 +349,7 @@ class Pool:
             raise EnvError(f"env: worker {share.index} could not be replaced: {error.error}")
         if share.pending is not None:
             share.sent = perf_counter()
-            try:
-                self.crew.members[share.index].go()
-            except LostError as again:
-                self._recover(share, again)
+            self._ask(share)
         self.replaced.append(perf_counter() - began)
         self.crew.hire()
 
@@ -335,21 +362,15 @@ class Pool:
 
     def _blame(self, share: Share, culprit: int | None, error: LostError, words: str) -> None:
         """Reports a lost worker with the episode that was being stepped."""
-        failure: dict[str, Any] = {"kind": error.kind, "worker": share.index, "error": error.error, "traceback": words}
-        failure |= {
-            "slot": culprit,
-            "episode": None,
-            "seed": None,
-            "step": None,
-            "acting": False,
-            "run_seed": self.seed,
-        }
-        if culprit is not None:
-            acting = culprit not in self._over
-            episode = self.episode[culprit] + (not acting)
-            failure |= {"episode": episode, "seed": episode_seed(self.seed, culprit, episode), "acting": acting}
-            failure["step"] = self._lengths(share)[culprit - share.first] if acting else 0
-        self._note(share, [failure])
+        failure = {"kind": error.kind, "error": error.error, "traceback": words}
+        if culprit is None:
+            self._note(share, [failure | nobody(self.seed)])
+            return
+        acting = culprit not in self._over
+        step = self._lengths(share)[culprit - share.first] if acting else 0
+        self._note(
+            share, [failure | episode_of(self.seed, culprit, self.episode[culprit] + (not acting), step, acting)]
+        )
 
     def _place(self, share: Share, culprit: int | None, replay: bool) -> Place:
         """Where a share's slots were before the step that was lost."""
@@ -359,12 +380,8 @@ class Pool:
         kept = [runs and replay and slot != culprit for slot, runs in zip(share.slots, running, strict=True)]
         cut = [i for i, slot in enumerate(share.slots) if (running[i] and not kept[i]) or slot == culprit]
         counts = [length if keep else 0 for length, keep in zip(self._lengths(share), kept, strict=True)]
-        columns = []
-        for leaf, array in enumerate(self._block.actions):
-            rows = [a for slot, n in zip(share.slots, counts, strict=True) for a in share.log.tail(leaf, slot, n)]
-            columns.append(np.stack(rows) if rows else array[:0])
-        ended = [not runs for runs in running]
-        return Place(self.seed, self.episode[share.part], ended, cut, counts, columns)
+        columns = share.log.columns(share.slots, counts, [array[:0] for array in self._block.actions])
+        return Place(self.seed, self.episode[share.part], [not runs for runs in running], cut, counts, columns)
 
     def _restore(self, share: Share, place: Place) -> None:
         """Has another worker take a share over. What does not show the same again is cut."""
@@ -372,7 +389,7 @@ class Pool:
             shared[share.part] = own[share.part]
         member = self.crew.replace(share)
         self._tell_place(share, place)
-        said = member.hear(self.crew.patience) or {}
+        said = member.hear(self.crew.patience)
         if said["wrong"]:
             for own, shared in self._pairs:
                 shared[share.part] = own[share.part]

@@ -40,6 +40,8 @@ class Block(NamedTuple):
     actions: list[Array]
     asked: Array  # [workers] the step a worker is asked for
     begun: Array  # [workers] the step it has begun
+    ready: Array  # [workers] the step whose rows can be taken; negative where a message about it is on the pipe
+    asleep: Array  # [2, workers] who waits by the pipe for a byte: workers, and the pool for each of them
     sequence: Array  # [B] the step a slot's row belongs to
     scored: Array  # [B] an episode has ended, and what follows is its score
     total: Array
@@ -73,6 +75,8 @@ def lay(form: Form, memory: Any = None) -> tuple[Block | None, int]:
         each(form.action),
         place((workers,), np.int64),
         place((workers,), np.int64),
+        place((workers,), np.int64),
+        place((2, workers), np.int64),
         place((slots,), np.int64),
         place((slots,), np.bool_),
         place((slots,), np.float64),

@@ -267,19 +267,11 @@ class Slots:
     def _fail(self, slot: int, error: Exception) -> None:
         """Reports, cuts the episode, and has the environment made again."""
         at = self.first + slot
-        self.failures.append(
-            {
-                "kind": "value" if isinstance(error, MisfitError) else "raise",
-                "slot": at,
-                "episode": self.episode[slot],
-                "seed": episode_seed(self.seed, at, self.episode[slot]),
-                "run_seed": self.seed,
-                "step": self.length[slot],
-                "acting": not self.ended[slot],  # else it failed to begin
-                "error": f"{type(error).__name__}: {error}",
-                "traceback": "".join(traceback.format_exception(error)),
-            }
-        )
+        failure = episode_of(self.seed, at, self.episode[slot], self.length[slot], not self.ended[slot])
+        failure["kind"] = "value" if isinstance(error, MisfitError) else "raise"
+        failure["error"] = f"{type(error).__name__}: {error}"
+        failure["traceback"] = "".join(traceback.format_exception(error))
+        self.failures.append(failure)
         self._end_cut(slot)
         if self.make is not None:
             with suppress(Exception):
@@ -332,6 +324,17 @@ def mask_size(env: gymnasium.Env[Any, Any], masks: bool | Literal["auto"]) -> in
     if masks is True:
         raise UserError(f"env.masks: reset() gave no info[{MASK!r}]")
     return 0
+
+
+def episode_of(seed: int, slot: int, episode: int, step: int, acting: bool) -> dict[str, Any]:
+    """What a report says of the episode that failed; not `acting`: it failed to begin."""
+    own = {"slot": slot, "episode": episode, "seed": episode_seed(seed, slot, episode), "run_seed": seed}
+    return {**own, "step": step, "acting": acting}
+
+
+def nobody(seed: int) -> dict[str, Any]:
+    """The same where no episode was running."""
+    return {"slot": None, "episode": None, "seed": None, "run_seed": seed, "step": None, "acting": False}
 
 
 def add_actions(failure: dict[str, Any], log: ActionLog, slot: int, leaves: int) -> None:

@@ -1,8 +1,9 @@
 """A worker process of a pool: walks some slots and writes what they see into shared memory.
 
-It imports numpy, gymnasium and the environment, never torch. One byte asks for a step and one says it is ready;
-everything else (starting, resuming, what went wrong) is JSON with its length before it, on the same pipes.
-The process ends when its pipe does, so that none outlives the pool.
+It imports numpy, gymnasium and the environment, never torch. Steps are asked for and answered by numbers in shared
+memory, which both sides watch for a moment before they sleep; a byte on a pipe wakes a sleeper. Everything else
+(starting, resuming, what went wrong) is JSON with its length before it, on the same pipes. The process ends when its
+pipe does, so that none outlives the pool.
 """
 
 from __future__ import annotations
@@ -12,10 +13,13 @@ import faulthandler
 import json
 import mmap
 import os
+import platform
+import select
 import signal
 import sys
 import traceback
 from functools import partial
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -27,7 +31,9 @@ from ganglion.envs.shared import INFO, Block, Form, encode, lay
 from ganglion.envs.slots import Finished, Make, Slots, check_alike, mask_size
 from ganglion.errors import UserError
 
-STEP, MESSAGE, READY = b"s", b"m", b"."
+WAKE, MESSAGE = b".", b"m"
+SPIN = 100e-6 if platform.machine() in ("x86_64", "AMD64") else 0.0  # seconds; elsewhere memory is not seen in order
+NAP = 50  # milliseconds of sleep after which a byte that went astray is no longer missed
 PR_SET_NAME, PR_SET_PDEATHSIG = 15, 1
 
 
@@ -74,34 +80,58 @@ class Worker:
         self.slots: Slots
         self.block: Block
         self.actions: list[Array] = []
-        self.asked: memoryview[int]
-        self.begun: memoryview[int]
+        self.asked = self.begun = self.ready = np.zeros(1, np.int64).data
+        self.asleep: Any = np.zeros((2, 1), np.int64).data
+        self.last = 0  # the step that was asked for last
         self.sequence: Array
+        self.poll = select.poll()
+        self.poll.register(into, select.POLLIN)
         self.shown: list[int] = []  # slots whose score is on show
 
     def run(self) -> None:
         """Answers until the pool is gone."""
-        while word := os.read(self.into, 1):
-            if word == STEP:
+        while True:
+            while self.wanted():
                 self.step()
-                continue
-            message, payload = read_frame(self.into)
-            try:
-                answer = getattr(self, f"on_{message.pop('do')}")(message, payload)
-            except Exception as error:
-                user = str(error) if isinstance(error, UserError) else None
-                answer = {
-                    "user": user,
-                    "error": f"{type(error).__name__}: {error}",
-                    "traceback": traceback.format_exc(),
-                }
-            push(self.out, frame(answer))
+            word = self.sleep()
+            if word == MESSAGE:
+                self.answer(*read_frame(self.into))
+            elif not word:
+                break
         for env in self.envs:
             env.close()
 
+    def wanted(self) -> bool:
+        """Watches for a moment whether a step is asked for."""
+        asked, index, last = self.asked, self.index, self.last
+        until = perf_counter() + SPIN
+        while asked[index] == last:
+            if perf_counter() > until:
+                return False
+            os.sched_yield()
+        return True
+
+    def sleep(self) -> bytes:
+        """What comes by the pipe, nothing when it has ended; a byte to wake up by when a step is asked for."""
+        self.asleep[0, self.index] = 1
+        while self.asked[self.index] == self.last:
+            if self.poll.poll(NAP):
+                break
+        self.asleep[0, self.index] = 0
+        return os.read(self.into, 1) if self.poll.poll(0) else WAKE
+
+    def answer(self, message: dict[str, Any], payload: bytes) -> None:
+        try:
+            answer = getattr(self, f"on_{message.pop('do')}")(message, payload)
+        except Exception as error:
+            user = str(error) if isinstance(error, UserError) else None
+            why = f"{type(error).__name__}: {error}"
+            answer = {"user": user, "error": why, "traceback": traceback.format_exc()}
+        push(self.out, frame(answer))
+
     def step(self) -> None:
         """The step that is asked for; the sequence numbers say which one the rows belong to."""
-        asked = self.asked[self.index]
+        self.last = asked = self.asked[self.index]
         self.begun[self.index] = asked
         if self.shown:
             self.block.scored[self.shown] = False
@@ -113,10 +143,13 @@ class Worker:
                 self.score(finished)
         self.sequence[...] = asked
         if slots.failures:
-            failures, self.slots.failures = self.slots.failures, []
+            failures, slots.failures = slots.failures, []
+            self.ready[self.index] = -asked
             push(self.out, frame({"failures": failures}))
-        else:
-            os.write(self.out, READY)
+            return
+        self.ready[self.index] = asked
+        if self.asleep[1, self.index]:
+            os.write(self.out, WAKE)
 
     def score(self, finished: Finished) -> None:
         """Shows an episode's score; info that has no room is left out."""
@@ -160,7 +193,8 @@ class Worker:
         block, _ = lay(form, mmap.mmap(self.file, size))
         assert block is not None
         self.block = block
-        self.asked, self.begun = block.asked.data, block.begun.data
+        self.asked, self.begun, self.ready = block.asked.data, block.begun.data, block.ready.data
+        self.asleep, self.last = block.asleep.data, block.asked.data[self.index]
         self.sequence = block.sequence[self.first : self.first + count]
         self.actions = [array[self.first : self.first + count] for array in block.actions]
         arrays = block.views(self.first, count)

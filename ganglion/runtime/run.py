@@ -43,6 +43,7 @@ class Run:
 
     def __init__(self, cfg: RunConfig, folder: Path) -> None:
         self.cfg, self.folder = cfg, folder
+        self.why = ""  # what was chosen for this machine when the run began, and why
         self.checkpoints = Checkpoints(folder / "checkpoints", cfg.save.keep)
         self.trainer = build(cfg)
         self.profile = Profile(self.trainer)
@@ -65,7 +66,9 @@ class Run:
             raise UserError(
                 f"run.dir: {folder} is there already. Choose another, or continue it: ganglion resume {folder}"
             )
+        cfg, why = settled(cfg)
         run = cls(cfg, folder)
+        run.why = why
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "config.yaml").write_text(dump(cfg))
         (folder / "run.json").write_text(json.dumps(about(cfg, folder), indent=2) + "\n")
@@ -75,7 +78,9 @@ class Run:
     def open(cls, folder: Path | str, overrides: Iterable[str] = ()) -> Run:
         """A run as its newest checkpoint left it; from the start where there is none."""
         folder, overrides = Path(folder), list(overrides)
-        run = cls(load(folder / "config.yaml", overrides), folder)
+        cfg, why = settled(load(folder / "config.yaml", overrides))
+        run = cls(cfg, folder)
+        run.why = why
         newest = run.checkpoints.newest()
         if newest is None:
             run.offset = 0
@@ -196,6 +201,12 @@ def modules(cfg: RunConfig) -> list[str]:
     """The user's own modules that a config needs."""
     names = {type(part).__module__ for part in (cfg.algo, cfg.env)}
     return sorted(name for name in names if name != "__main__" and not name.startswith("ganglion."))
+
+
+def settled(cfg: RunConfig) -> tuple[RunConfig, str]:
+    """The config with every choice made that is left to the machine, as resuming will find it, and why."""
+    env, why = cfg.env.settled()
+    return cfg.model_copy(update={"env": env}), why
 
 
 def unused(folder: Path) -> Path:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ganglion.buffers import PrioritisedConfig, SumTree
+from ganglion.buffers import PrioritisedConfig
+from ganglion.buffers.sumtree import HostTree, SumTree
 from ganglion.core import Progress
 from tests.buffers.naive import feed, random_rows
 from tests.buffers.test_replay import CPU, spec, take
@@ -17,12 +19,12 @@ def build(slots: int, capacity: int, n: int = 1, **settings):
 
 
 @settings(max_examples=50, deadline=None)
-@given(st.integers(1, 3000), st.integers(0, 10_000))
-def test_tree_finds_by_cumulative_mass(size, seed):
+@given(st.sampled_from([1, 31, 33, 700, 3_000, 70_000]), st.integers(0, 10_000), st.sampled_from([SumTree, HostTree]))
+def test_tree_finds_by_cumulative_mass(size, seed, kind):
     g = torch.Generator().manual_seed(seed)
     mass = torch.rand(size, generator=g, dtype=torch.float64) * (torch.rand(size, generator=g) < 0.5)
     mass[torch.randint(size, (1,), generator=g)] = 1.0
-    tree = SumTree(size, CPU)
+    tree = kind(size, CPU)
     tree.set(torch.arange(size), mass)
     uniform = torch.cat([torch.rand(100, generator=g, dtype=torch.float64), torch.tensor([0.0, 1 - 2**-53])])
     found = tree.find(uniform)
@@ -33,8 +35,30 @@ def test_tree_finds_by_cumulative_mass(size, seed):
     assert torch.isclose(tree.total, mass.sum())
 
 
-def test_largest_mass_of_a_repeated_position_counts():
-    tree = SumTree(100, CPU)
+@settings(max_examples=20, deadline=None)
+@given(st.sampled_from([40, 2_100, 70_000]), st.integers(0, 10_000))
+def test_the_tree_of_main_memory_is_the_tree_of_any_device(size, seed):
+    g = torch.Generator().manual_seed(seed)
+    trees = SumTree(size, CPU), HostTree(size, CPU)
+    for count in (size, 50, 50, 7):
+        index = torch.randint(size, (count,), generator=g)
+        mass = torch.rand(count, generator=g, dtype=torch.float64) ** 8
+        uniform = torch.rand(count, generator=g, dtype=torch.float64)
+        for tree in trees:
+            tree.set_largest(index, mass)
+        distinct = index.unique()
+        for tree in trees:
+            tree.set(distinct[:5], mass[: len(distinct[:5])])
+        assert torch.equal(trees[0].find(uniform), trees[1].find(uniform))
+    rebuilt = HostTree(size, CPU)
+    rebuilt.rebuild(trees[0].mass)
+    for levels in zip(*(tree.levels for tree in (*trees, rebuilt)), strict=True):
+        assert all(torch.equal(level, levels[0]) for level in levels), "sums do not drift"
+
+
+@pytest.mark.parametrize("kind", [SumTree, HostTree])
+def test_largest_mass_of_a_repeated_position_counts(kind):
+    tree = kind(100, CPU)
     tree.set(torch.arange(100), torch.ones(100, dtype=torch.float64))
     tree.set_largest(torch.tensor([5, 5, 7]), torch.tensor([0.5, 0.2, 3.0], dtype=torch.float64))
     assert tree.get(torch.tensor([5])) == 0.5 and tree.total == 98 + 0.5 + 3.0

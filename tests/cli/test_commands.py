@@ -158,3 +158,10 @@ def test_a_reader_that_leaves_is_no_error() -> None:
     command = f"{sys.executable} -m ganglion list -v | head -n 1; exit ${{PIPESTATUS[0]}}"
     result = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_every_command_is_documented() -> None:
+    from ganglion.cli.parser import COMMANDS
+
+    page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    assert [name for name in COMMANDS if f"| `ganglion {name}` |" not in page] == []

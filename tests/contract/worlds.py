@@ -151,6 +151,7 @@ CASES = [
     Case("ppo", "ppo", TWO, settings=PPO),
     Case("ppo-box", "ppo", ARM, settings=over(PPO, normalise_reward=True, net={"normalise": True}, clip_value=0.2)),
     Case("ppo-hybrid", "ppo", HYBRID, MIXED, PPO),
+    Case("ppo-shared", "ppo", TWO, Box((4, 36, 36), torch.uint8), over(PPO, shared=True)),
     Case("ppo-all", "ppo", THREE, MASKED, over(PPO, max_kl=0.5,
          net={"memory": "lstm", "memory_size": 8, "normalise": True})),
     Case("sac", "sac", ARM, settings=SAC),

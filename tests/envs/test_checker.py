@@ -79,11 +79,43 @@ def test_an_exception_names_its_line_seed_and_action() -> None:
     assert "step(" in calls.seen and "the 17. of episode seed" in calls.seen and "broken.py, line" in calls.fix
 
 
+def test_what_close_raises_is_said() -> None:
+    class Stuck(broken.Sound):
+        def close(self) -> None:
+            raise OSError("port 5005 is gone")
+
+    (close,) = ganglion.check_env(Stuck, steps=300).of("warn")
+    assert close.name == "close" and "port 5005" in close.seen
+
+
+def test_every_copy_is_closed() -> None:
+    count = [0, 0]
+
+    class Counted(broken.Sound):
+        def __init__(self) -> None:
+            count[0] += 1
+
+        def close(self) -> None:
+            count[1] += 1
+
+    assert ganglion.check_env(Counted, steps=300).passed
+    assert count[1] == count[0] > 5
+
+
+def test_large_observations_are_not_all_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ganglion.envs import checker
+
+    monkeypatch.setattr(checker, "ROOM", 100 * 8)  # a hundred of these
+    (calls,) = (f for f in ganglion.check_env(broken.Sound, steps=500).findings if f.name == "calls")
+    assert "100 calls" in calls.seen
+
+
 def test_times_in_plain_words() -> None:
     assert cost.span(3e-5) == "30 us" and cost.span(0.25) == "250 ms" and cost.span(600.0) == "10 min"
-    assert cost.speed(1e-5, 1e-3, 2e-5).verdict == "pass"
-    assert cost.speed(0.1, 0.1, 0.1).verdict == "warn"
-    assert "mostly resets" in cost.speed(1e-4, 1.0, 5e-3).seen
+    assert cost.speed(cost.Pace(1e-5, 1e-3, 1e-5, 1e-5)).verdict == "pass"
+    assert cost.speed(cost.Pace(0.1, 0.1, 0.1)).verdict == "warn"
+    assert "mostly resets" in cost.speed(cost.Pace(1e-4, 1.0, 1e-4, 5e-3)).seen
+    assert "mostly resets" not in cost.speed(cost.Pace(1e-4, 1.0, 5e-3)).seen  # uneven steps, few resets
 
 
 def test_bounds_allow_for_rounding() -> None:

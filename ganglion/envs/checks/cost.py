@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import gc
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from ctypes import CDLL
 from os import sysconf
 from pathlib import Path
 from statistics import median
 from time import perf_counter
+from typing import NamedTuple
 
 from ganglion.envs.checks.findings import Finding, failed, passed, warned
 
@@ -22,14 +23,30 @@ SLOW = 0.02  # seconds per step that make a million steps take hours
 HERE = str(Path(__file__).parent)
 
 
-def speed(step: float, reset: float, whole: float, slots: int = 1) -> Finding:
-    """Times of a step, of a reset and of a step with its share of resets, and what they mean."""
-    rate = f"{1 / max(whole, 1e-9):,.0f} steps/s {'in one process' if slots == 1 else f'with {slots} slots'}"
-    seen = f"{span(step)} a step, {span(reset)} a reset: {rate}, a million in {span(1e6 * whole)}."
-    if whole > SLOW:
-        return warned("time", seen, "profile step(); several environments at once share the wait.")
-    if whole > 2 * step and whole > 1e-3:
+class Pace(NamedTuple):
+    """Seconds of a step and of a reset (medians), of a step on average, and of the resets that fall to a step."""
+
+    step: float
+    reset: float
+    mean: float
+    resets: float = 0.0
+
+
+def trimmed(ordered: Sequence[float]) -> float:
+    """The mean without the slowest twentieth, which is the machine's affair."""
+    kept = ordered[: max(len(ordered) * 19 // 20, 1)]
+    return sum(kept) / max(len(kept), 1)
+
+
+def speed(pace: Pace, slots: int = 1) -> Finding:
+    """What an environment's times mean for a run."""
+    whole = max(pace.mean + pace.resets, 1e-9)
+    rate = f"{1 / whole:,.0f} steps/s {'in one process' if slots == 1 else f'with {slots} slots'}"
+    seen = f"{span(pace.step)} a step, {span(pace.reset)} a reset: {rate}, a million in {span(1e6 * whole)}."
+    if pace.resets > pace.mean and whole > 1e-3:
         return warned("time", f"mostly resets: {seen}", "make reset() cheaper: load and build in __init__().")
+    if whole > SLOW:
+        return warned("time", seen, "profile step(); env.workers walks the slots in several processes.")
     return passed("time", seen)
 
 

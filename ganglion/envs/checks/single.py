@@ -14,13 +14,13 @@ import numpy as np
 from gymnasium import spaces
 
 from ganglion.envs.arrays import MASK, Array, leaves
+from ganglion.envs.checks import cost
 from ganglion.envs.checks.findings import Broken, Finding, failed, number, passed, raised, short, warned
 from ganglion.envs.checks.rows import Trace
 from ganglion.envs.seeds import episode_seed
 from ganglion.errors import UserError
 
 World = gymnasium.Env[Any, Any]
-REPEATS = 400  # calls that are repeated to see whether they can be
 FIVE = "return obs, reward, terminated, truncated, info."
 
 
@@ -263,7 +263,7 @@ def streams() -> dict[str, str]:
 
 def repeatable(make: Callable[[], World], used: World, seed: int, limit: int, known: Sequence[Moment]) -> Finding:
     """Same seed and actions: the same in another copy, in a copy with others beside it, and after another reset."""
-    known, before = known[:REPEATS], streams()
+    before = streams()
     again = compare(drive(make(), seed, replayed(known), limit), known)
     shared = [name for name, state in streams().items() if state != before[name]]
     source = f" It draws from the global {' and '.join(shared)}." if shared else ""
@@ -289,7 +289,7 @@ def seeded(make: Callable[[], World], seed: int, limit: int, known: Sequence[Mom
         env = make()
         moments = drive(env, other, Chooser(env.action_space, seed), limit)
         walk, hidden = [next(moments)], generators(env)
-        walk += islice(moments, 200)
+        walk += islice(moments, min(len(known), 200))
         if any(difference(a, b) for a, b in zip(walk, known)):
             return passed("seed", "other seeds give other episodes.")
         moved = [name for name, state in generators(env).items() if name in hidden and state != hidden[name]]
@@ -324,24 +324,23 @@ def owned(make: Callable[[], World], seed: int, limit: int, known: Sequence[Mome
     if touched:
         seen = "an observation that was returned changes at the next call."
         return warned("aliasing", f"{seen} Ganglion copies it; others keep it.", "return self.obs.copy().")
-    if repeats and compare(drive(make(), seed, replayed(known), limit, spoil=True), known[:REPEATS]):
+    if repeats and compare(drive(make(), seed, replayed(known), limit, spoil=True), known):
         seen = "writing into a returned observation changes the world."
         return warned("aliasing", seen, "return a copy of what the environment goes on using.")
     return passed("aliasing", "what is returned is the caller's own.")
 
 
-def pace(moments: Sequence[Moment]) -> tuple[float, float, float]:
-    """Seconds of a step (median), of a reset (median), and of a step with its share of resets (trimmed mean)."""
+def pace(moments: Sequence[Moment]) -> cost.Pace:
+    """What steps and resets take; the first reset loads things, and counts only where it is the only one."""
     steps = sorted(m.seconds for m in moments if not m.first)
-    resets = sorted(m.seconds for m in moments if m.first)
-    whole = trimmed(steps) + trimmed(resets) * len(resets) / max(len(steps), 1)
-    return float(np.median(steps)) if steps else 0.0, float(np.median(resets)), whole
-
-
-def trimmed(ordered: Sequence[float]) -> float:
-    """The mean without the slowest twentieth, which is the machine's affair."""
-    kept = ordered[: max(len(ordered) * 19 // 20, 1)]
-    return sum(kept) / max(len(kept), 1)
+    resets = [m.seconds for m in moments if m.first]
+    later = sorted(resets[1:] or resets)
+    return cost.Pace(
+        step=float(np.median(steps)) if steps else 0.0,
+        reset=float(np.median(later)),
+        mean=cost.trimmed(steps),
+        resets=cost.trimmed(later) * (len(resets) - 1) / max(len(steps), 1),
+    )
 
 
 def summary(env: World, limit: int) -> str:

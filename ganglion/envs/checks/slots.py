@@ -14,12 +14,12 @@ from torch import Tensor
 
 from ganglion.core import Action, Composite, Env, Obs, Space, State, Step
 from ganglion.envs.arrays import MASK, Array
+from ganglion.envs.checks import cost
 from ganglion.envs.checks.findings import Broken, Finding, failed, passed, raised, short, warned
 from ganglion.envs.checks.rows import Trace
 from ganglion.envs.spaces import DTYPES, to_gym
 
 Build = Callable[[], Env]
-REPEATS = 200  # steps that are repeated to see whether they can be
 CONTRACT = "docs/environments.md, The contract."
 
 
@@ -179,6 +179,13 @@ def shaped(space: Space, obs: Obs, slots: int, at: str = "obs") -> str:
     return ""
 
 
+def pace(seen: Sequence[Seen]) -> cost.Pace:
+    """What a step of one slot takes, as a part of all of them; resets are a part of steps here."""
+    slots = seen[0].step.valid.shape[0]
+    times = sorted(s.seconds / slots for s in seen[1:])
+    return cost.Pace(times[len(times) // 2], seen[0].seconds, cost.trimmed(times))
+
+
 def traces(seen: Sequence[Seen]) -> list[list[Trace]]:
     """Rows as the episodes of each slot."""
     return [_of_slot(seen, slot) for slot in range(seen[0].step.valid.shape[0])]
@@ -209,7 +216,7 @@ def mapped_rows(tree: Obs, slot: int) -> Any:
     return row
 
 
-def dead_rows(build: Build, seed: int, seen: Sequence[Seen]) -> Finding:
+def dead_rows(build: Build, seed: int, seen: Sequence[Seen], known: Sequence[Seen]) -> Finding:
     """Whether endings follow the contract: one dead row each, its action ignored."""
     for count, (a, b) in enumerate(zip(seen, seen[1:])):
         before, after = a.step, b.step
@@ -222,7 +229,6 @@ def dead_rows(build: Build, seed: int, seen: Sequence[Seen]) -> Finding:
             return failed("autoreset", seen_now, CONTRACT)
     if not any(bool((~s.step.valid).any()) for s in seen):
         return passed("autoreset", f"no ending in {len(seen) - 1:,} steps.")
-    known = seen[:REPEATS]
     if different(drive(build(), seed, restless(known)), known):
         return failed("autoreset", "the action after an ending changes what follows.", f"ignore it: {CONTRACT}")
     return passed("autoreset", "one dead row after an ending, its action ignored.")
@@ -257,9 +263,8 @@ def different(walk: Iterator[Seen], known: Sequence[Seen]) -> str:
     return ""
 
 
-def repeatable(build: Build, used: Env, seed: int, seen: Sequence[Seen]) -> Finding:
+def repeatable(build: Build, used: Env, seed: int, known: Sequence[Seen]) -> Finding:
     """Same seed and actions: the same in another copy, beside others, and after another reset."""
-    known = seen[:REPEATS]
     fix = "draw from a generator that reset(seed) seeds; save nothing in the class or module."
     other = build()
     company = drive(other, seed + 1, Chooser(other.spec.action, other.spec.slots, seed + 1))
@@ -273,13 +278,13 @@ def repeatable(build: Build, used: Env, seed: int, seen: Sequence[Seen]) -> Find
     return passed("repeats", f"{len(known)} steps the same in another copy and after reset(seed).")
 
 
-def seeded(build: Build, seed: int, seen: Sequence[Seen]) -> Finding:
+def seeded(build: Build, seed: int, known: Sequence[Seen]) -> Finding:
     """Whether seeds and slots have random numbers of their own."""
     env = build()
     walk = drive(env, seed + 1, Chooser(env.spec.action, env.spec.slots, seed))
-    if not different(walk, seen[:REPEATS]):
+    if not different(walk, known):
         return passed("seed", "nothing in it is random: every seed gives the same rows.")
-    first, slots = seen[0].step.obs, env.spec.slots
+    first, slots = known[0].step.obs, env.spec.slots
     other = next(drive(env, seed + 2, Chooser(env.spec.action, slots, seed))).step.obs
     alike = all(same_tree(_only(first, 0), _only(first, slot)) for slot in range(slots))
     if alike and slots > 1 and not same_tree(other, first):
@@ -299,9 +304,9 @@ def owned(seen: Sequence[Seen]) -> Finding:
     return passed("aliasing", "what is returned is the caller's own.")
 
 
-def resumable(build: Build, seed: int, seen: Sequence[Seen]) -> Finding:
+def resumable(build: Build, seed: int, known: Sequence[Seen]) -> Finding:
     """Whether a state saved in the middle goes on as promised."""
-    env, known = build(), seen[:REPEATS]
+    env = build()
     half = len(known) // 2
     list(islice(drive(env, seed, replayed(known)), half))
     saved = env.state()
