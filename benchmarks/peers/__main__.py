@@ -9,7 +9,7 @@
 Steady state, training included: both sides warm up, then take turns A B B A of so many updates with the env steps
 between them. Env steps, updates, rows learned from and parameters moved are counted on both sides and must agree. A
 ratio above 1 says that Ganglion is faster; its interval is a bootstrap over pairs. Results are kept in a JSON file, one
-entry per workload, peer and label; `--table` prints them.
+entry per workload, peer and label; `--page` writes them as docs/results/peers.md.
 """
 
 from __future__ import annotations
@@ -28,6 +28,26 @@ from benchmarks.peers.workloads import WORKLOADS, Workload
 from benchmarks.versus import Outcome, Worker, compare, machine, number, table
 
 RESULTS = ROOT / "docs" / "results"
+PREFACE = """# Speed against other systems
+
+Env steps per second in steady state, training included, on equal work: the same network, rows per update, updates
+per env step; env steps, updates, rows learned from and parameters moved are counted on both sides and must agree
+(within 2 %, 6 % for rollouts, where a side may spend a row on each reset). The sides take turns A B B A. A ratio
+above 1 says that Ganglion is faster; it is the geometric mean over pairs with a bootstrap 95 % interval. The rates
+are medians on a machine shared with other work and mean little alone; the ratio per processor second is the one
+that such work disturbs least.
+
+```bash
+python -m benchmarks.peers.install          # each peer in an environment of its own, under .peers/
+python -m benchmarks.peers                  # all of it; --help names the options
+python -m benchmarks.peers --page           # this page
+```
+
+Peers: Stable-Baselines3 2.9.2, CleanRL (its scripts at commit fe8d8a0, run as they are), Tianshou 2.0.1, DI-engine
+0.5.3. CleanRL's DQN takes one environment only; its row with 8 slots compares Ganglion's 8 with that one. Its
+HalfCheetah is v4.
+
+"""
 SIDES = {"sb3": "side_sb3", "cleanrl": "side_cleanrl", "tianshou": "side_tianshou", "di-engine": "side_ding"}
 
 
@@ -85,9 +105,10 @@ def keep(path: Path, name: str, peer: str, given: argparse.Namespace, outcome: O
 
 
 def page(path: Path) -> str:
-    """The table of everything that was kept."""
+    """The page of everything that was kept."""
     rows = []
-    for entry in json.loads(path.read_text()).values():
+    kept: dict[str, Any] = json.loads(path.read_text())
+    for entry in kept.values():
         mean, low, high, pairs = entry["ratio"]
         ours, peer = (number(x) for x in entry["rates"])
         ratio = f"**{mean:.2f}** [{low:.2f}, {high:.2f}]"
@@ -95,7 +116,9 @@ def page(path: Path) -> str:
         rows.append([entry["workload"], entry["label"], entry["peer"], ours, peer, ratio, cpu, pairs, entry["threads"]])
     rates = ["Ganglion, env steps/s", "peer, env steps/s"]
     head = ["workload", "Ganglion as", "peer", *rates, "ratio", "ratio per processor second", "pairs", "threads"]
-    return table(head, rows)
+    machines = sorted({entry["machine"] for entry in kept.values()})
+    made = "\n".join(f"- {machine}" for machine in machines)
+    return PREFACE + table(head, rows) + f"\n\nMachines, with their load when a comparison began:\n\n{made}\n"
 
 
 def arguments() -> argparse.Namespace:
@@ -109,14 +132,14 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--turn", type=int, help="updates per turn (the workload's own)")
     parser.add_argument("--threads", type=int, help="threads of both sides (the workload's own)")
     parser.add_argument("--results", type=Path, default=RESULTS / "peers.json")
-    parser.add_argument("--table", action="store_true", help="no measuring: the table of what was kept")
+    parser.add_argument("--page", action="store_true", help="no measuring: writes the page of what was kept")
     return parser.parse_args()
 
 
 def main() -> int:
     given = arguments()
-    if given.table:
-        print(page(given.results))
+    if given.page:
+        given.results.with_suffix(".md").write_text(page(given.results))
         return 0
     print(machine("torch", "gymnasium"))
     folder = Path(tempfile.mkdtemp())

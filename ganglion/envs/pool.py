@@ -385,6 +385,7 @@ class Pool:
 
     def _restore(self, share: Share, place: Place) -> None:
         """Has another worker take a share over. What does not show the same again is cut."""
+        self._block.scored[share.part] = False  # the one that is gone can no longer take them back
         for own, shared in self._pairs:
             shared[share.part] = own[share.part]
         member = self.crew.replace(share)

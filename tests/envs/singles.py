@@ -124,3 +124,36 @@ def masks(slot: int) -> InfoMask:
 
 def info(slot: int) -> Reused:
     return Reused()
+
+
+class Lives(Reused):
+    """Every fourth step costs a life, which is an ending inside the game; the third life is the last."""
+
+    def __init__(self) -> None:
+        super().__init__(length=14)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        if seed is None:
+            return self.array, {}  # the next life
+        return super().reset(seed=seed)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        obs, reward, over, _, info = super().step(action)
+        lost = not over and int(obs[1]) % 4 == 0
+        return obs, reward, over or lost, False, {**info, **({"_goes_on": True} if lost else {})}
+
+
+def lives(slot: int) -> Lives:
+    return Lives()
+
+
+class Talkative(Reused):
+    """More numbers in its info than there is room for."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        obs, reward, over, cut, _ = super().step(action)
+        return obs, reward, over, cut, {f"a long name of a number {i}": i / 3 for i in range(500)}
+
+
+def talkative(slot: int) -> Talkative:
+    return Talkative()

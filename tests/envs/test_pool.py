@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import signal
 from typing import Any
 
 import gymnasium
@@ -18,9 +20,10 @@ from ganglion.envs.pooled import PoolEnv
 from ganglion.envs.shared import decode, encode
 from ganglion.errors import UserError
 from tests.envs.faulty import counting
+from tests.envs.singles import Lives
 from tests.envs.worlds import Everything, InfoMask, Reused, copied, random_action, same_step
 
-WORLDS = {"everything": Everything, "masks": InfoMask, "info": Reused}
+WORLDS = {"everything": Everything, "masks": InfoMask, "info": Reused, "lives": Lives}
 
 
 def pool_of(name: str, workers: int, slots: int = 5, **rest: Any) -> Pool:
@@ -55,8 +58,9 @@ def test_a_config_asks_for_workers(name: str) -> None:
     there.close()
 
 
-def test_a_state_moves_between_this_process_and_any_number_of_workers() -> None:
-    envs: list[Env] = [GymEnv(lambda slot: Reused(), 5), *(PoolEnv(pool_of("info", n)) for n in (1, 3))]
+@pytest.mark.parametrize("name", ["info", "lives"])
+def test_a_state_moves_between_this_process_and_any_number_of_workers(name: str) -> None:
+    envs: list[Env] = [GymEnv(lambda slot: WORLDS[name](), 5), *(PoolEnv(pool_of(name, n)) for n in (1, 3))]
     for env in envs:
         env.reset(1)
         steps(env, 33)
@@ -71,6 +75,31 @@ def test_a_state_moves_between_this_process_and_any_number_of_workers() -> None:
         assert all(same_step(a, b) for a, b in zip(rows, steps(env, 20, first=33), strict=True))
         assert env.episodes() == last
         env.close()
+
+
+def test_games_of_several_lives_outlive_their_worker() -> None:
+    here, there = GymEnv(lambda slot: Lives(), 4), PoolEnv(pool_of("lives", 2, slots=4))
+    assert same_step(here.reset(3), there.reset(3))
+    for t in range(50):
+        if t in (3, 5, 17, 30):  # just before, in the middle of and after a lost life
+            victim = there.pool.crew.pids()[t % 2]
+            os.kill(victim, signal.SIGKILL)
+            os.waitid(os.P_PID, victim, os.WEXITED | os.WNOWAIT)
+        action = random_action(here.spec.action, 4, t)
+        assert same_step(here.step(action), there.step(action)), t
+    assert here.episodes() == there.episodes()
+    assert there.faults.count == 4 and there.faults.rows_lost == 0
+    there.close()
+
+
+def test_info_without_room_is_left_out() -> None:
+    pool = Pool("tests.envs.singles:talkative", {}, 1, 1, spare=False)
+    pool.reset(0)
+    while not pool.finished:
+        pool.act([np.zeros((1, 2), np.float32)])
+    ((_, _, length, info),) = pool.drain()
+    assert length == 5 and 50 < len(info) < 500
+    pool.close()
 
 
 def test_restart_cuts_running_episodes(caplog: pytest.LogCaptureFixture) -> None:
