@@ -4,6 +4,7 @@ ganglion check CartPole-v1                             a registered id, or KIND:
 ganglion check cartpole/dqn env.time_limit=100         the environment of a preset or file, settings changed
 ganglion check MyEnv-v0 --import my_module             registered by a module of yours
 ganglion check my_module:MyEnv env.options.size=5      a class of yours, or a function that makes one
+ganglion check my_file.py:MyEnv                        the same
 
 Exit code 0: nothing failed (warnings are advice), 1: something did.
 """
@@ -80,6 +81,7 @@ def asked(words: list[str], imports: list[str]) -> Any:
 
 def own(module: str, attribute: str, rest: list[str]) -> Any:
     """A class or function named on the command line; settings go through a config, as a registered id's would."""
+    module = module.removesuffix(".py").removeprefix("./").replace("/", ".") if module.endswith(".py") else module
     import gymnasium
 
     from ganglion.config import load

@@ -1,6 +1,6 @@
 """Runs a logged episode again, from its seed and actions.
 
-ganglion replay runs/cartpole-dqn-20260101-120000            the episodes that failed
+ganglion replay runs/cartpole-dqn-20260101-120000            what is logged: episodes that failed, env.log_episodes
 ganglion replay runs/cartpole-dqn-20260101-120000 3-17       episode 17 of slot 3
 """
 
@@ -26,13 +26,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     folder = existing(args.folder)
-    logged = {path.stem: path for path in sorted((folder / "failures").glob("*.json"))}
+    files = [path for sort in ("episodes", "failures") for path in sorted((folder / sort).glob("*.json"))]
+    logged = {path.stem: path for path in files}
     if args.episode is None:
         rows = [listed(json.loads(path.read_text(encoding="utf-8"))) for path in logged.values()]
-        say(*(table(rows) or [f"No environment has failed in {folder}."]))
+        say(*(table(rows) or [f"No environment has failed in {folder}, and no other episode was logged."]))
         return 0
     if args.episode not in logged:
-        accepted = ", ".join(logged) or "none: nothing has failed"
+        accepted = ", ".join(logged) or "none: nothing has failed or was logged"
         raise UserError(f"no episode {args.episode!r} is logged. Accepted: {accepted}.{nearest(args.episode, logged)}")
     from ganglion.config.files import import_module
 
@@ -41,26 +42,30 @@ def run(args: argparse.Namespace) -> int:
     return again(folder, json.loads(logged[args.episode].read_text(encoding="utf-8")))
 
 
-def listed(failure: dict[str, Any]) -> tuple[str, ...]:
-    step = "" if failure["step"] is None else f"step {failure['step']}"
-    return failure["name"], failure["kind"], step, failure["error"].splitlines()[0]
+def listed(told: dict[str, Any]) -> tuple[str, ...]:
+    step = "" if told["step"] is None else f"step {told['step']}"
+    what = told["error"].splitlines()[0] if told["error"] else f"return {told['total']:g}"
+    return told["name"], told["kind"], step, what
 
 
-def again(folder: Path, failure: dict[str, Any]) -> int:
+def again(folder: Path, told: dict[str, Any]) -> int:
     """Replays in this process, so that a debugger can follow."""
-    if failure["actions"] is None:
-        raise UserError(f"{failure['name']} cannot be replayed: its actions were not kept.")
+    if told["actions"] is None:
+        raise UserError(f"{told['name']} cannot be replayed: its actions were not kept.")
     from ganglion.runtime.replay import replay
 
     with suppress(OSError):  # stderr may be no file
         faulthandler.enable()  # a crash of the whole process leaves its stack, too
-    length = len(failure["actions"][0]) if failure["acting"] else 0
-    say(f"Slot {failure['slot']}, episode {failure['episode']}, seed {failure['seed']}, {length} actions.")
-    told = replay(folder, failure)
-    say(*table([("Return", f"{told.total:g}"), ("Length", str(told.length))]))
-    if told.traceback is None:
-        ended = " It ended by itself." if told.ended else ""
-        say(f"It did not fail again.{ended} Then it had been: {failure['error']}")
-        return 0
-    say("It failed again:", told.traceback.rstrip())
+    length = len(told["actions"][0]) if told["acting"] else 0
+    say(f"Slot {told['slot']}, episode {told['episode']}, seed {told['seed']}, {length} actions.")
+    now = replay(folder, told)
+    say(*table([("Return", f"{now.total:g}"), ("Length", str(now.length))]))
+    if now.traceback is not None:
+        say("It failed again:" if told["error"] else "It failed:", now.traceback.rstrip())
+    elif told["error"]:
+        ended = " It ended by itself." if now.ended else ""
+        say(f"It did not fail again.{ended} Then it had been: {told['error']}")
+    else:
+        same = now.total == told["total"] and now.length == told["step"]
+        say("The same as then." if same else f"Then it had been {told['total']:g} in {told['step']} steps.")
     return 0

@@ -68,6 +68,7 @@ class AtariConfig(GymConfig):
     def _vector(self, spec: GymSpec, slots: int, device: str, render: bool) -> Env:
         """ALE's own: its threads do what the wrappers do, all but the stack, which is ours."""
         from ganglion.envs.ale import build
+        from ganglion.envs.making import explained
 
         if self.wrappers or self.pooled or self.per_slot:
             raise UserError("env.vector: ALE's takes no env.wrappers, env.workers or env.per_slot; set it to false")
@@ -85,4 +86,9 @@ class AtariConfig(GymConfig):
             "full_action_space": self.full_actions,
             "max_num_frames_per_episode": self.frames,
         }
-        return build(self.id, slots, {**settings, **self.options}, device)
+        if "autoreset_mode" in self.options:
+            raise UserError("env.options: autoreset_mode is set by nothing: the next step is the only form here")
+        try:
+            return build(self.id, slots, {**settings, **self.options}, device)
+        except TypeError as error:
+            raise explained(spec, error) from error

@@ -24,6 +24,7 @@ from ganglion.envs.configs import GymConfig
 from ganglion.envs.gym import GymEnv
 from ganglion.envs.making import find_spec
 from ganglion.envs.spaces import to_gym
+from ganglion.envs.vector import VectorGymEnv
 from ganglion.errors import UserError
 
 SLOTS = 3  # of environments that have several
@@ -51,10 +52,13 @@ def check_env(
     if not isinstance(made, gymnasium.Env) and hasattr(made, "spec") and hasattr(made, "promise"):
         made.close()
         return Report(name, *_contract(env, steps, seed, seconds))
+    if isinstance(made, gymnasium.vector.VectorEnv):
+        made.close()
+        return Report(name, *_contract(lambda: VectorGymEnv(env(), name), steps, seed, seconds))
     if not isinstance(made, gymnasium.Env):
-        fix = f"class {name}(gymnasium.Env): ..."
-        wrong = failed("construct", f"{name} is no gymnasium.Env.", fix)
-        return Report(name, f"of type {type(made).__mro__[-2].__module__}.{type(made).__name__}", (wrong,))
+        old = callable(getattr(made, "reset", None)) and callable(getattr(made, "step", None))
+        fix = f"class New(ganglion.envs.OldGym): world = {name}" if old else f"class {name}(gymnasium.Env): ..."
+        return Report(name, "of another kind", (failed("construct", f"{name} is no gymnasium.Env.", fix),))
     limit = (made.spec.max_episode_steps or 0) if made.spec else 0
     with suppress(Exception):  # said later
         made.close()

@@ -16,6 +16,7 @@ if TYPE_CHECKING:  # what follows is imported where it is used, so that reading 
     from gymnasium.envs.registration import EnvSpec as GymSpec
 
     from ganglion.core import Env, Promise
+    from ganglion.envs.pooled import PoolEnv
     from ganglion.envs.slots import Make
 
 OWN = {  # options of gymnasium.make that have a setting of their own
@@ -75,6 +76,9 @@ class GymConfig(ShapedConfig):
     timeout: float = Field(default=60.0, gt=0, le=86_400)  # seconds for a step of a worker
     max_memory: float = Field(default=4096.0, gt=0)  # megabytes a worker may hold
     max_failures: int = Field(default=100, ge=0)  # in the run, before it stops
+    log_episodes: int = Field(
+        default=0, ge=0
+    )  # one in so many of each slot's episodes is kept for replay; 0: failed ones
 
     @field_validator("id")
     @classmethod
@@ -133,11 +137,14 @@ class GymConfig(ShapedConfig):
         spec = find_spec(self.registered())
         if self.vector:
             return self.shape(self._vector(spec, slots or self.slots, device, render))
+        count, limit, promise = slots or self.slots, self.limit(spec), self._promise(spec)
         if self.pooled and not render:
-            return self.shape(self._pool(spec, slots or self.slots, device))
-        limit, promise = self.limit(spec), self._promise(spec)
-        make, count = self.maker(spec, render), slots or self.slots
-        return self.shape(GymEnv(make, count, self.id, device, self._masks(), promise, limit, self.max_failures))
+            env: GymEnv = self._pool(spec, count, device)
+        else:
+            make, masks = self.maker(spec, render), self._masks()
+            env = GymEnv(make, count, self.id, device, masks, promise, limit, self.max_failures)
+        env.log_every = self.log_episodes if promise == "replay" else 0
+        return self.shape(env)
 
     @property
     def pooled(self) -> int:
@@ -171,7 +178,7 @@ class GymConfig(ShapedConfig):
 
         return make
 
-    def _pool(self, spec: GymSpec, slots: int, device: str) -> Env:
+    def _pool(self, spec: GymSpec, slots: int, device: str) -> PoolEnv:
         from ganglion.envs.making import carried
         from ganglion.envs.pool import Pool
         from ganglion.envs.pooled import PoolEnv

@@ -98,6 +98,8 @@ class Crew:
 
     def replace(self, share: Share) -> Member:
         """Another worker for a share whose own has ended: the spare, if it lives; another spare is started."""
+        while self._spares and self._spares[-1].process.poll() is not None:  # it may have been killed, too
+            self._spares.pop().end()
         member = self._spares.pop() if self._spares else self._begin(warm=False)
         self.members[share.index] = member
         try:

@@ -25,6 +25,7 @@ class Faults:
         self.rows_lost = 0  # whose action was lost with its episode
         self.pool: Any = None  # which knows more, where there is one
         self.fresh: list[dict[str, Any]] = []  # not yet written down
+        self.logged: list[dict[str, Any]] = []  # episodes that ended well and are to be written down, too
 
     def add(self, failures: list[dict[str, Any]]) -> None:
         """Takes reports, each a dict of plain values."""

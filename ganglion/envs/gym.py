@@ -14,7 +14,7 @@ from ganglion.core import Action, Composite, EnvSpec, Episode, Json, Promise, St
 from ganglion.envs.actionlog import ActionLog, Place
 from ganglion.envs.arrays import MASK, Array, leaves
 from ganglion.envs.faults import Faults
-from ganglion.envs.slots import Finished, Make, Slots, check_alike, mask_size
+from ganglion.envs.slots import Finished, Make, Slots, check_alike, episode_of, mask_size
 from ganglion.envs.spaces import Actions, from_gym, grow, mask_space, send
 from ganglion.errors import UserError
 
@@ -31,6 +31,7 @@ class Walk(Protocol):
     truncated: Array
     valid: Array
     lost: Array
+    marked: bool  # some flag of the last step may be up
     seed: int
     hurt: bool
     finished: list[Finished]
@@ -97,12 +98,16 @@ class GymEnv:
         self.walk = walk
         self.promise: Promise = promise
         self.faults = Faults(name, max_failures)
+        self.log_every = 0  # of each slot's episodes, one in so many is logged; 0: none
+        self._kept: dict[int, int] = {}  # slot -> the episode logged last
         self._device = torch.device(device)
         self._leaves = leaves(obs)
         self._actions = Actions(action)
         masked, inner = walk.masks.shape[1], from_gym(obs)
         tree = len(self._leaves) > 1 or self._leaves[0].path or masked
         self._plain = not tree and self._device.type == "cpu"  # a step is five arrays, and they stay where they are
+        no = torch.zeros(len(walk.reward), dtype=torch.bool)
+        self._calm = no, no.clone(), ~no  # terminated, truncated and valid of a step at which nothing ends
         seen = Composite({"obs": inner, MASK: mask_space(masked)}) if masked else inner
         self.spec = EnvSpec(seen, from_gym(action), len(walk.reward), name)
 
@@ -120,6 +125,8 @@ class GymEnv:
         walk.act(self._actions.columns(action))
         if walk.failures or walk.hurt or faults.lost is not None:
             self._report()
+        if self.log_every and walk.finished:
+            self._keep()
         return self._step()
 
     def _report(self) -> None:
@@ -129,13 +136,27 @@ class GymEnv:
         lost = torch.from_numpy(self.walk.lost.copy()) if self.walk.hurt else None
         self.faults.seen(None if lost is None else lost.to(self._device), 0 if lost is None else int(lost.sum()))
 
+    def _keep(self) -> None:
+        """Logs what was done in episodes that have just ended, so that they can be run again."""
+        walk = self.walk
+        for slot, total, length, _ in walk.finished:
+            episode = walk.episode[slot]
+            if episode % self.log_every or not walk.over(slot) or self._kept.get(slot) == episode:
+                continue
+            self._kept[slot] = episode
+            own = episode_of(walk.seed, slot, episode, length, True)
+            taken = [[a.tolist() for a in walk.tail(i, slot, length)] for i in range(len(self._actions.leaves))]
+            self.faults.logged.append(
+                {"kind": "ended", "error": "", "traceback": "", "total": total, **own, "actions": taken}
+            )
+
     def _step(self) -> Step:
-        """What the slots hold now, in tensors of its own."""
+        """What the slots hold now, in tensors of its own; only flags that are not up are the same ones every time."""
         walk, tensor = self.walk, torch.from_numpy
         reward = tensor(walk.reward.astype(np.float32))
+        if self._plain and not walk.marked:
+            return Step(tensor(walk.obs[0].copy()), reward, *self._calm)
         terminated, truncated = tensor(walk.terminated.copy()), tensor(walk.truncated.copy())
-        if self._plain:
-            return Step(tensor(walk.obs[0].copy()), reward, terminated, truncated, tensor(walk.valid.copy()))
         obs = grow(self._leaves, [tensor(array.copy()) for array in walk.obs])
         if walk.masks.shape[1]:
             obs = {"obs": obs, MASK: tensor(walk.masks.copy())}

@@ -91,7 +91,10 @@ class Member:
             word = os.read(self._hear, 1)
         if word != MESSAGE:
             raise self.death()
-        message, _ = read_frame(self._hear)
+        try:
+            message, _ = read_frame(self._hear)
+        except ValueError:  # it died in the middle of a message
+            raise self.death() from None
         if "error" in message:
             raise UserError(message["user"]) if message["user"] else EnvError(f"env: {message['traceback']}")
         return message

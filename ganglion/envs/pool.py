@@ -78,6 +78,7 @@ class Pool:
         self._asleep: Any = block.asleep.data  # memoryviews are quicker for single numbers
         self._looked = monotonic()
         self.rows_acknowledged = self.rows_in_flight = self.rows_lost = 0
+        self.marked = True  # some flag may be up: nobody looks
         self.replaced: list[float] = []  # the seconds each replacement took
         self._clear(0)
 
@@ -210,7 +211,7 @@ class Pool:
         if ready[index] < 0:
             self._note(share, self.crew.members[index].hear(self.timeout)["failures"])
         took = (perf_counter() - share.sent) / share.count
-        share.pace = min(took, 1.05 * share.pace) if share.pace else took  # others may have had the processor
+        share.pace = min(took, 1.001 * share.pace) if share.pace else took  # others may have had the processor
 
     def _note(self, share: Share, failures: list[dict[str, Any]]) -> None:
         """Keeps failures until somebody looks, with the actions of their episodes, which are known here."""
@@ -355,9 +356,11 @@ class Pool:
 
     def _culprit(self, share: Share) -> int | None:
         """The slot that was being stepped, if one was: its reward is not there yet."""
-        if share.pending is None or self._block.begun[share.index] != share.tick:
+        if share.pending is None:
             return None
         self.rows_in_flight += sum(slot not in self._over for slot in share.slots)
+        if self._block.begun[share.index] != share.tick:
+            return None
         return next((slot for slot in share.slots if isnan(self._block.reward[slot])), None)
 
     def _blame(self, share: Share, culprit: int | None, error: LostError, words: str) -> None:

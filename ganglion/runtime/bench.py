@@ -68,16 +68,16 @@ def bench(cfg: RunConfig, seconds: float = 10.0) -> Bench:
     trainer = build(cfg)
     kept = Kept(trainer)
     profile = Profile(trainer, sync=trainer.learner.agent.device.type == "cuda")
-    warm_up(trainer)
-    profile.clear()
-    ends = perf_counter() + seconds
-    while perf_counter() < ends:
-        turn(trainer)
-    steps, updates = profile.rates()
-    shares, spent = profile.shares(), profile.seconds
-    limits = measure(cfg, trainer, kept, profile)
-    trainer.explorer.env.close()
-    return Bench(steps, updates, shares, spent, limits, advise(cfg, profile, limits))
+    try:
+        warm_up(trainer)
+        profile.clear()
+        ends = perf_counter() + seconds
+        while perf_counter() < ends:
+            turn(trainer)
+        limits = measure(cfg, trainer, kept, profile)
+    finally:
+        trainer.explorer.env.close()
+    return Bench(*profile.rates(), profile.shares(), profile.seconds, limits, advise(cfg, profile, limits))
 
 
 def turn(trainer: Trainer) -> None:
@@ -175,7 +175,7 @@ def advise(cfg: RunConfig, profile: Profile, limits: dict[str, Limit]) -> str:
     worst = max(parts, key=lambda name: parts[name])
     start = f"{parts[worst]:.0%} of the time is"
     if worst == "env":
-        return f"{start} the environment: a vectorised or tensor-made version, or more processes, would help most."
+        return f"{start} the environment: a vectorised or tensor-made version, or env.workers, would help most."
     if worst == "act":
         per = profile.timers["act"].seconds / max(profile.timers["act"].calls, 1)
         return f"{start} acting, {per * 1e6:.0f} us for all {cfg.env.slots} slots at once: more slots would share it."

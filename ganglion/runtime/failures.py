@@ -18,7 +18,8 @@ REASON = "failures"
 
 
 class Failed(Stage):
-    """Writes each failure into a file that `ganglion replay` reads; stops the run, saved, after too many."""
+    """Writes each failure, and episodes that are to be logged, into files that `ganglion replay` reads; stops the run,
+    saved, after too many failures."""
 
     def __init__(self, trainer: Trainer, folder: Path) -> None:
         self.trainer, self.folder = trainer, folder
@@ -27,9 +28,12 @@ class Failed(Stage):
     def seen(self, log: LogData) -> Command | None:
         if log.kind == "evaluate":
             self.write(faults_of(self.trainer.evaluator.env), log, "eval-")
-        if log.kind != "collect" or not self.faults.fresh:
+        if log.kind != "collect" or not (self.faults.fresh or self.faults.logged):
             return None
         self.write(self.faults, log)
+        logged, self.faults.logged = self.faults.logged, []
+        for episode in logged:
+            self.file("episodes", f"{episode['slot']}-{episode['episode']}", log, episode)
         return Stop(REASON) if self.faults.count > self.faults.most else None
 
     def write(self, faults: Faults, log: LogData, prefix: str = "") -> None:
@@ -38,14 +42,17 @@ class Failed(Stage):
         for number, failure in enumerate(fresh, faults.count - len(fresh) + 1):
             own = f"{failure['slot']}-{failure['episode']}"
             name = prefix + (own if failure["slot"] is not None else f"worker-{number}")
-            self.folder.mkdir(parents=True, exist_ok=True)
-            text = json.dumps({"name": name, "env_steps": log.at.env_steps, **failure}, indent=1)
-            write_file(self.folder / f"{name}.json", [text.encode()])
+            self.file("failures", name, log, failure)
+
+    def file(self, sort: str, name: str, log: LogData, told: dict[str, Any]) -> None:
+        path = self.folder / sort / f"{name}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_file(path, [json.dumps({"name": name, "env_steps": log.at.env_steps, **told}, indent=1).encode()])
 
     def check(self, stop: Stop) -> None:
         """Says why a run was stopped, once it has been saved."""
         if stop.reason == REASON:
-            told = f"See {self.folder}, ganglion replay {self.folder.parent}, or allow more."
+            told = f"See {self.folder / 'failures'}, ganglion replay {self.folder}, or allow more."
             raise EnvError(f"{self.faults.verdict()} {told}")
 
     def state(self) -> State:

@@ -52,7 +52,7 @@ class Run:
         self.writers: list[Any] = []
         self.evaluated = Evaluated(self.evaluate, cfg.eval.every, now)
         self.stopped = Stopped(cfg.train.target)
-        self.failed = Failed(self.trainer, folder / "failures")
+        self.failed = Failed(self.trainer, folder)
         self.recorded = Recorded(self.writers, cfg.log.every, now, self.extra)
         self.saved = Saved(self.save, self.save_best, cfg.save.every, now)
 

@@ -346,6 +346,15 @@ def test_native_is_drawn_slot_by_slot() -> None:
     assert env.render().shape == (210, 160, 3)
 
 
+def test_native_refuses_what_it_does_not_know() -> None:
+    with pytest.raises(UserError, match=r"env.options.*'difficulty'"):
+        AtariConfig(id="pong", vector=True, options={"difficulty": 1}).build()
+    with pytest.raises(UserError, match="autoreset_mode"):
+        AtariConfig(id="pong", vector=True, options={"autoreset_mode": "SameStep"}).build()
+    with pytest.raises(UserError, match=r"env.workers"):
+        AtariConfig(id="pong", vector=True, workers=2).build()
+
+
 def test_native_restart_cuts_running_games() -> None:
     env = AtariConfig(id="pong", slots=2, vector=True).build()
     env.reset(3)

@@ -157,6 +157,37 @@ def test_presets_overrides_and_kinds(capsys: Captured) -> None:
     assert "limit 5" in capsys.readouterr().out
 
 
+def test_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    assert main(["check", "tests.envs.broken:OutOfBounds", "--steps", "100"]) == 1
+    out = capsys.readouterr().out
+    assert "fix: widen the bounds" in out and "OutOfBounds failed: 1 failure" in out
+
+
+def test_a_class_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "worlds_of_mine.py").write_text("from tests.envs.broken import Sound as Mine\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert main(["check", "worlds_of_mine.py:Mine", "--steps", "100"]) == 0
+
+
+def test_vector_and_old_environments() -> None:
+    import gymnasium
+
+    report = ganglion.check_env(lambda: gymnasium.make_vec("CartPole-v1", 2, "vector_entry_point"), steps=400)
+    assert report.passed and "2 slots" in report.about, report
+
+    class Old:
+        def reset(self) -> int:
+            return 0
+
+        def step(self, action: int) -> Any:
+            return 0, 0.0, False, {}
+
+    (old,) = ganglion.check_env(Old).findings
+    assert "OldGym" in old.fix
+
+
 def test_registered_by_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own_worlds.py").write_text(

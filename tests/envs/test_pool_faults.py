@@ -137,7 +137,7 @@ def test_a_worker_killed_between_steps_is_not_missed(sound: list[Any]) -> None:
         rows.append(env.step(random_action(env.spec.action, SLOTS, t)))
     assert all((a.obs == b.obs).all() and (a.valid == b.valid).all() for a, b in zip(rows, sound, strict=True))
     assert env.faults.count == len(env.pool.replaced) == 7
-    assert env.pool.rows_lost == env.pool.rows_in_flight == 0
+    assert env.pool.rows_lost == 0 < env.pool.rows_in_flight  # asked of a worker that was gone, and asked again
     env.close()
 
 
@@ -173,6 +173,21 @@ def test_a_worker_that_cannot_start_says_why(tmp_path: Path) -> None:
         Pool("tests.envs.faulty:faulty", {**arguments("reset", tmp_path), "episode": 0}, SLOTS, 2).reset(0)
     with pytest.raises(EnvError, match="ModuleNotFoundError"):
         Pool("tests.nowhere:faulty", {}, SLOTS, 2)
+
+
+def test_a_spare_that_was_killed_is_no_failure(sound: list[Any]) -> None:
+    never = {"how": "never", "at": -1, "only": -1, "episode": -1}
+    env = PoolEnv(Pool("tests.envs.faulty:faulty", never, SLOTS, 2), "killed")
+    env.reset(5)
+    for t in range(10):
+        if t == 5:
+            for victim in [env.pool.crew._spares[0].pid, env.pool.crew.pids()[1]]:
+                os.kill(victim, signal.SIGKILL)
+                os.waitid(os.P_PID, victim, os.WEXITED | os.WNOWAIT)
+        step = env.step(random_action(env.spec.action, SLOTS, t))
+    assert (step.obs == sound[10].obs).all()
+    assert env.faults.count == 1 and env.faults.rows_lost == 0
+    env.close()
 
 
 def test_replacement_is_quick() -> None:

@@ -113,3 +113,15 @@ def test_a_replay_that_does_not_fail_says_so(tmp_path: Path, capsys: pytest.Capt
     (run.folder / "config.yaml").write_text(text)
     assert main(["replay", str(run.folder), "1-0"]) == 0
     assert "It did not fail again" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_other_episodes_are_logged_on_request(workers: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = Run.create(config(tmp_path / "run", workers, per_slot=(), log_episodes=2))
+    totals = [episode.total for log in run.stream() for episode in log.episodes if episode.slot == 1]
+    run.close()
+    logged = sorted(path.stem for path in (run.folder / "episodes").glob("1-*.json"))
+    assert logged == [f"1-{episode}" for episode in range(0, len(totals), 2)]
+    assert main(["replay", str(run.folder), "1-2"]) == 0
+    said = capsys.readouterr().out
+    assert f"Return  {totals[2]:g}" in said and "The same as then." in said

