@@ -38,6 +38,7 @@ def pick_device(name: str) -> torch.device:
 def build_agent(cfg: RunConfig, spec: EnvSpec) -> Agent:
     """The agent, its parameters drawn from a stream of their own."""
     device = pick_device(cfg.run.device)
+    torch.backends.cudnn.deterministic = True  # else convolutions differ from run to run on a GPU
     with torch.random.fork_rng(), torch.device(device):
         torch.manual_seed(derive(cfg.run.seed, "model"))
         algo = cfg.algo.build(spec)
