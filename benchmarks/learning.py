@@ -302,7 +302,6 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=FIRST, metavar="SEED", help=f"the first seed ({FIRST})")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="runs side by side (1)")
     parser.add_argument("--device", default="cpu", metavar="NAME", help="where to train (cpu)")
-    parser.add_argument("--device", default="cpu", help="of the training runs (cpu)")
     parser.add_argument("--runs", type=Path, default=Path("runs/learning"), metavar="DIR", help="where runs are kept")
     parser.add_argument("--out", type=Path, default=RESULTS, metavar="DIR", help="where results go (docs/results)")
     parser.add_argument("--table", action="store_true", help="only write the table again")
