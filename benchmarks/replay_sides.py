@@ -60,29 +60,36 @@ def urgencies() -> np.ndarray[Any, Any]:
 
 
 def ganglion(task: str) -> Sampler:
-    """Torch tensors out. Filled by pushes, as a run does, of 8 slots, or of 64 where rows are many."""
+    """Torch tensors out; single frames stored once. 8 slots; one row is pushed, the others are written at once."""
     import torch
 
     from ganglion.buffers import PrioritisedConfig, ReplayConfig
     from ganglion.core import Box, Discrete, EnvSpec, Past, Progress, Row
 
-    data, image = made(task), task == "atari"
-    slots = 8 if image else 64
+    data, image, slots = made(task), task == "atari", 8
     frame = Box((1, *FRAME), torch.uint8)
     obs = Box((STACK, *FRAME), torch.uint8) if image else Box((OBS,))
     spec = EnvSpec(obs, Discrete(6) if image else Box((ACTION,)), slots, frame=frame if image else None)
     kind = PrioritisedConfig if task == "prioritised" else ReplayConfig
     buffer = kind(capacity=ROWS[task], batch=BATCH).folding(1, 0.99, False)(spec, torch.device("cpu"))
     off = torch.zeros(slots, dtype=torch.bool)
-    lane = np.arange(slots) * (ROWS[task] // slots)  # each slot walks a part of its own
-    for t in range(ROWS[task] // slots):
-        at = lane + t
-        seen = torch.from_numpy(stacked(data["obs"], at) if image else data["obs"][at])
-        ends = torch.from_numpy(data["terminated"][at])
-        start = torch.from_numpy((at % EPISODE == 0) | (t == 0))
-        got = torch.from_numpy(data["reward"][at])
-        row = Row(seen, torch.from_numpy(data["action"][at]), got, ends, off, ~off, start, {}, ())
-        buffer.push(row, (seen, Past((), start[None])), Progress())
+    time_major = np.arange(ROWS[task]).reshape(slots, -1).T  # each slot walks a part of its own
+    seen = torch.from_numpy(stacked(data["obs"], time_major[0]) if image else data["obs"][time_major[0]])
+    action, reward = torch.from_numpy(data["action"][time_major[0]]), torch.zeros(slots)
+    buffer.push(Row(seen, action, reward, off, off, ~off, ~off, {}, ()), (seen, Past((), off[None])), Progress())
+    held = buffer.ring.held
+    arrays = {held.obs: data["obs"], held.action: data["action"], held.reward: data["reward"]}
+    for leaf, array in {**arrays, held.terminated: data["terminated"]}.items():
+        for slot in range(slots):
+            leaf[:, slot] = torch.from_numpy(array[time_major[:, slot]]).view(leaf[:, slot].shape)
+    held.valid.fill_(True)
+    if image:
+        held.extras["back"].copy_(torch.from_numpy(np.minimum(time_major % EPISODE, STACK - 1)))
+    buffer.ring.derive(slice(None))
+    buffer.ring.pushed = buffer.ring.length
+    if task == "prioritised":
+        buffer.tree.rebuild(torch.ones_like(buffer.tree.mass))
+        buffer.tree.set(torch.arange(ROWS[task] - slots, ROWS[task]), torch.zeros(slots, dtype=torch.float64))
     g, urgency, at_start = torch.Generator().manual_seed(0), torch.from_numpy(urgencies()), Progress()
 
     def take() -> Any:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ganglion.buffers.frames import WHOLE, Whole
 from ganglion.buffers.replay import Fold, Replay, ReplayConfig
-from ganglion.buffers.sumtree import sum_tree
+from ganglion.buffers.sumtree import SumTree
 from ganglion.config import Share, linear, register
 from ganglion.core import Obs, Past, Progress, Row, Sample, State, Transition, join, under
 
@@ -37,7 +37,7 @@ class Prioritised(Replay):
         self, cfg: PrioritisedConfig, fold: Fold, recurrent: bool, slots: int, device: torch.device, seen: Whole
     ) -> None:
         super().__init__(cfg, fold, recurrent, slots, device, seen)
-        self.tree = sum_tree(self.ring.length * slots, device)
+        self.tree = SumTree(self.ring.length * slots, device)
         self.largest = torch.ones((), dtype=torch.float64, device=device)  # new rows are as urgent as the most urgent
         span = max(1 + seen.history, fold.reach + seen.history)
         self.near = torch.arange(span * slots, device=device)  # flat positions from a row on

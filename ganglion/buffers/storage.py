@@ -25,8 +25,8 @@ def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> T
     try:
         if device.type != "cpu":
             return torch.zeros(shape, dtype=dtype, device=device)
-        # The system's own zeros: a page costs memory when it is first written, which torch.zeros does at once; and numpy
-        # asks for huge pages, which random reading gains from.
+        # The system's own zeros: a page costs memory when it is first written, which torch.zeros does at once; and
+        # numpy asks for huge pages, which random reading gains from.
         raw = np.zeros(size + LINE, np.uint8)
         first = -raw.ctypes.data % LINE
         return torch.from_numpy(raw[first : first + size]).view(dtype).view(shape)
