@@ -191,12 +191,12 @@ def test_a_spare_that_was_killed_is_no_failure(sound: list[Any]) -> None:
 
 
 def test_replacement_is_quick() -> None:
-    """The spare has imported already."""
+    """A spare that has imported takes over within half a second, at the 95th percentile."""
     pool = Pool("tests.envs.faulty:counting", {}, SLOTS, 2)
     pool.reset(0)
     for _ in range(5):
+        pool.crew._spares[0].ready(60)
         os.kill(pool.crew.pids()[0], signal.SIGKILL)
         pool.act([np.zeros(SLOTS, np.int64)])
-        time.sleep(1.0)
-    assert np.median(pool.replaced) < 0.25
+    assert sorted(pool.replaced)[-2] < 0.5
     pool.close()
