@@ -69,8 +69,8 @@ class Slots:
         self.seed = 0
         space = envs[0].observation_space
         self.obs, self._write = batch(space, count, arrays.obs if arrays else None)
-        plain = isinstance(space, gymnasium.spaces.Box)
-        self._plain = (np.ndarray if plain else None, space.shape, space.dtype, self.obs[0])  # one assignment will do
+        plain = isinstance(space, gymnasium.spaces.Box) and len(space.shape) == 1 and self.obs[0].dtype == space.dtype
+        self._lines = [memoryview(row) for row in self.obs[0]] if plain else []  # by slot: the quick way to write
         own = arrays or views(self.obs, masked)
         self.masks, self.reward, self.terminated, self.truncated, self.valid, self.lost, self.goes_on = own[1:]
         reals = [array for leaf, array in zip(leaves(space), self.obs, strict=True) if array.dtype.kind == "f"]
@@ -192,8 +192,7 @@ class Slots:
     def _walk(self, pairs: Iterable[tuple[int, Any]]) -> None:
         """The loop whose cost every row pays: hence the local names."""
         steps, rewards, totals, lengths, ended = self._steps, self.reward, self.total, self.length, self.ended
-        kind, shape, dtype, whole = self._plain
-        limit, masked = self.limit or sys.maxsize, self.masks.shape[1]
+        lines, whole, limit, masked = self._lines, slice(None), self.limit or sys.maxsize, self.masks.shape[1]
         for slot, action in pairs:
             try:
                 if ended[slot]:
@@ -206,10 +205,13 @@ class Slots:
                 worth = float(reward)
                 if worth - worth != 0.0:  # NaN or infinite
                     raise MisfitError(f"the reward is {worth}")
-                if type(obs) is kind and obs.dtype is dtype and obs.shape == shape:
-                    whole[slot] = obs
-                else:
-                    self._write(slot, obs)
+                try:
+                    if lines:
+                        lines[slot][whole] = obs  # a memoryview takes nothing but its own dtype and shape
+                    else:
+                        self._write(slot, obs)
+                except (ValueError, TypeError):
+                    self._write(slot, obs)  # which converts, or says what does not fit
                 lengths[slot] = length = lengths[slot] + 1
                 totals[slot] += worth
                 if info:
