@@ -1,6 +1,6 @@
 """The sides of benchmarks/replay.py: one replay buffer each, filled, then sampled on request (see versus.py).
 
-    python benchmarks/replay_sides.py SIDE TASK
+    python benchmarks/replay_sides.py SIDE TASK      SIDE memory: what a million frames take
 
 TASK is small (256 rows of 17 floats, 6 actions), atari (256 rows of four 84 x 84 frames) or prioritised (256 small rows
 by priority, and new priorities for them). Every sample holds observations, actions, rewards, endings and next
@@ -267,10 +267,37 @@ def limit(task: str) -> Sampler:
     return take
 
 
+def memory() -> str:
+    """What a replay of a million Atari frames takes: before its first row, with it, and with every page written."""
+    import torch
+
+    from ganglion.buffers import PrioritisedConfig
+    from ganglion.core import Box, Discrete, EnvSpec, Past, Progress, Row
+
+    def resident() -> float:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * 4_096 / 1e9
+
+    slots, rows = 8, 1_000_000
+    frame, stack = Box((1, *FRAME), torch.uint8), Box((STACK, *FRAME), torch.uint8)
+    spec, began = EnvSpec(stack, Discrete(6), slots, frame=frame), resident()
+    buffer = PrioritisedConfig(capacity=rows, batch=BATCH).folding(1, 0.99, False)(spec, torch.device("cpu"))
+    obs, off = torch.zeros(slots, STACK, *FRAME, dtype=torch.uint8), torch.zeros(slots, dtype=torch.bool)
+    row = Row(obs, torch.zeros(slots, dtype=torch.int64), torch.zeros(slots), off, off, ~off, ~off, {}, ())
+    buffer.push(row, (obs, Past((), off[None])), Progress())
+    empty = resident() - began
+    for leaf in (*buffer.ring.leaves, buffer.usage.counts, buffer.usage.born, *buffer.tree.tensors):
+        leaf.fill_(1)
+    full = resident() - began
+    return f"1,000,000 Atari frames, prioritised: {empty:.2f} GB with one row, {full:.2f} GB full (aim: 7.5)"
+
+
 SIDES = {"ganglion": ganglion, "cpprb": cpprb, "sb3": sb3, "tianshou": tianshou, "torchrl": torchrl, "limit": limit}
 
 
 def main(side: str, task: str) -> None:
+    if side == "memory":
+        print(memory())
+        return
     desk = versus.Desk()  # first: some sides print while they are filled
     take = SIDES[side](task)
     for _ in range(20):
