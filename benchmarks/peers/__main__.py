@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 import tempfile
 import time
@@ -113,12 +114,12 @@ def page(path: Path) -> str:
         ours, peer = (number(x) for x in entry["rates"])
         ratio = f"**{mean:.2f}** [{low:.2f}, {high:.2f}]"
         cpu = "{:.2f} [{:.2f}, {:.2f}]".format(*entry["cpu"])
-        rows.append([entry["workload"], entry["label"], entry["peer"], ours, peer, ratio, cpu, pairs, entry["threads"]])
+        last = [pairs, entry["threads"], re.findall("load ([0-9.]+)", entry["machine"])[0]]
+        rows.append([entry["workload"], entry["label"], entry["peer"], ours, peer, ratio, cpu, *last])
     rates = ["Ganglion, env steps/s", "peer, env steps/s"]
     head = ["workload", "Ganglion as", "peer", *rates, "ratio", "ratio per processor second", "pairs", "threads"]
-    machines = sorted({entry["machine"] for entry in kept.values()})
-    made = "\n".join(f"- {machine}" for machine in machines)
-    return PREFACE + table(head, rows) + f"\n\nMachines, with their load when a comparison began:\n\n{made}\n"
+    made = " ".join(sorted({re.sub(", load [0-9.]+ before", "", entry["machine"]) + "." for entry in kept.values()}))
+    return PREFACE + table([*head, "load"], rows) + f"\n\n{made}\n"
 
 
 def arguments() -> argparse.Namespace:
