@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping
 from functools import partial
 from time import perf_counter
@@ -53,13 +54,13 @@ class Profile:
         self.watch(explorer.agent, "act", "sample")
         self.watch(explorer.sink, "store", "push")
         self.watch(learner.buffer, "sample", "take", "feedback")
-        setattr(explorer, "step", self.turn(explorer.step, self.timers["collect"]))  # noqa: B010
-        setattr(learner, "step", self.turn(learner.step, self.timers["learning"]))  # noqa: B010
+        setattr(explorer, "step", self.turn(loose(explorer, "step"), self.timers["collect"]))  # noqa: B010
+        setattr(learner, "step", self.turn(loose(learner, "step"), self.timers["learning"]))  # noqa: B010
 
     def watch(self, owner: Any, name: str, *methods: str) -> None:
         """Times those of these methods that an object has."""
         for method in filter(partial(hasattr, owner), methods):
-            setattr(owner, method, self.timed(getattr(owner, method), self.timers[name]))
+            setattr(owner, method, self.timed(loose(owner, method), self.timers[name]))
 
     def timed(self, call: Call, timer: Timer) -> Call:
         sync = self.sync
@@ -130,6 +131,19 @@ class Profile:
         shares = self.shares()
         parts = ", ".join(f"{name} {share:.0%}" for name, share in named(shares).items())
         return f"{steps:,.0f} env steps/s, {updates:,.0f} updates/s: {parts}; {bottleneck(shares)}"
+
+
+def loose(owner: Any, name: str) -> Call:
+    """A method that does not keep its owner alive: an object that holds its own method is freed late, and is large."""
+    method = getattr(owner, name)
+    function, seen = getattr(method, "__func__", None), weakref.ref(owner)
+    if function is None or method.__self__ is not owner:
+        return method
+
+    def run(*args: Any, **named: Any) -> Any:
+        return function(seen(), *args, **named)
+
+    return run
 
 
 def parted(seconds: Mapping[str, float]) -> Shares:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+import weakref
 from typing import Any
 
 import pytest
@@ -123,6 +124,18 @@ def test_a_call_inside_a_call_is_counted_once() -> None:
     world.step()
     assert profile.timers["env"].calls == 1
     assert 0.03 <= profile.timers["env"].seconds <= time.perf_counter() - began
+
+
+def test_nothing_is_kept_alive() -> None:
+    """A buffer is large: it goes when its trainer does, not when the collector comes by."""
+    trainer = trainer_of(DQN)
+    profile = Profile(trainer)
+    run(trainer, 30)
+    parts = [trainer.learner.buffer, trainer.explorer.env, trainer.learner, trainer.explorer]
+    gone = [weakref.ref(part) for part in parts]
+    del parts, trainer
+    assert [ref() for ref in gone] == [None] * 4
+    assert profile.steps > 0
 
 
 def test_time_is_counted_when_a_part_raises() -> None:
