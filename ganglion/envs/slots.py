@@ -123,10 +123,14 @@ class Slots:
         """A step from columns of actions, [B, ...] each, which are logged where a log is kept."""
         known = len(self.failures)
         self.step(self._acts.each(columns))
-        if self.log is not None:
-            self.log.append(columns, lambda: self.length)
-            for failure in self.failures[known:]:
-                add_actions(failure, self.log, failure["slot"] - self.first, len(columns))
+        log = self.log
+        if log is not None:
+            log.append(columns, self._lengths)
+            for failure in self.failures[known:] if len(self.failures) > known else ():
+                add_actions(failure, log, failure["slot"] - self.first, len(columns))
+
+    def _lengths(self) -> list[int]:
+        return self.length
 
     def bring(self, place: Place) -> list[int]:
         """Brings every slot to where a state left it, whose observations `obs` holds. Says which slots did not show
