@@ -10,7 +10,7 @@ from ganglion.buffers import PrioritisedConfig, ReplayConfig
 from ganglion.core import Progress
 from tests.buffers.test_frames import FRAMES, feed, walk
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
 
 @pytest.mark.parametrize("kind", [ReplayConfig, PrioritisedConfig])
