@@ -57,6 +57,13 @@ class SumTree:
 
     def find(self, uniform: Tensor) -> Tensor:
         """Positions drawn in proportion to their mass; one of zero mass is never found."""
+        at = self.descend(uniform, careful=not self.host)
+        if self.host and self.levels[0].take(at).min(initial=1.0) <= 0:  # once in a blue moon
+            at = self.descend(uniform, careful=True)
+        return torch.as_tensor(at)
+
+    def descend(self, uniform: Tensor, careful: bool) -> Array:
+        """From the top to the leaves; unless `careful`, rounding may lead to where no mass is."""
         torch.cumsum(self.tensors[-1], 0, out=self.below[1:])
         below = self.array(self.below)
         mass = self.array(uniform) * (below[-1] * (1 - 2**-52))  # less than all of it
@@ -66,11 +73,13 @@ class SumTree:
         for level in reversed(self.levels[:-1]):
             at <<= 1
             left = level.take(at)
-            right = (mass >= left) & (level.take(at + 1) > 0)  # rounding must not lead to where no mass is
+            right = mass >= left
+            if careful:
+                right &= level.take(at + 1) > 0
             left *= right
             mass -= left
             at += right
-        return torch.as_tensor(at)
+        return at
 
     def rebuild(self, mass: Tensor) -> None:
         """Takes all masses at once."""
