@@ -20,7 +20,7 @@ class ArcadeEnv(VectorGymEnv):
     """Next-step autoreset. A life lost is an ending after which the game goes on.
 
     Observations are stacks of frames, [B, stack, size, size], which ALE's threads put together. An episode starts with
-    its first frame repeated, as everywhere in Ganglion; ALE leaves those before it black, or as the last life left them.
+    its first frame repeated, as everywhere in Ganglion; ALE leaves those before black, or as the last life left them.
 
     ALE can also end an episode with a life (`episodic_life`), but then starts a new game, and no other life than the
     first is ever seen; hence `life_loss_info`, with which the action that should be ignored is really taken.
