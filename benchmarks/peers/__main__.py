@@ -48,6 +48,9 @@ Peers: Stable-Baselines3 2.9.2, CleanRL (its scripts at commit fe8d8a0, run as t
 0.5.3. CleanRL's DQN takes one environment only; its row with 8 slots compares Ganglion's 8 with that one. Its
 HalfCheetah is v4.
 
+On a crowded machine whoever asks for less at a time gets more of it, so short turns look better by the wall clock than
+they are: read the ratio per processor second. `python -m benchmarks.peers.solved` measures process start to solved.
+
 """
 SIDES = {"sb3": "side_sb3", "cleanrl": "side_cleanrl", "tianshou": "side_tianshou", "di-engine": "side_ding"}
 
