@@ -212,8 +212,9 @@ def torchrl(task: str) -> Sampler:
         )
     else:
         buffer = TensorDictReplayBuffer(storage=storage, batch_size=BATCH)
-    for t in range(0, rows, 1_000):
-        at = np.arange(t, t + 1_000)
+    chunk = 1_000 if image else rows
+    for t in range(0, rows, chunk):
+        at = np.arange(t, t + chunk)
         obs, after = (
             (stacked(data["obs"], at), stacked(data["obs"], np.minimum(at + 1, len(data["obs"]) - 1)))
             if image
@@ -224,7 +225,7 @@ def torchrl(task: str) -> Sampler:
             "reward": data["reward"][at][:, None],
             "terminated": data["terminated"][at][:, None],
         }
-        whole = TensorDict({"observation": obs, "action": data["action"][at], "next": then}, [1_000])
+        whole = TensorDict({"observation": obs, "action": data["action"][at], "next": then}, [chunk])
         buffer.extend(whole)
     urgency = torch.from_numpy(urgencies())
 

@@ -52,8 +52,9 @@ class SumTree:
         at = self.array(index)
         for low, high in zip(self.levels[:-1], self.levels[1:], strict=True):
             at = at >> 1
-            left = at << 1
-            high[at] = low.take(left) + low.take(left + 1)
+            pairs = low.reshape(-1, 2)
+            both = pairs.take(at, 0) if self.host else pairs[at]
+            high[at] = both[:, 0] + both[:, 1]
 
     def find(self, uniform: Tensor) -> Tensor:
         """Positions drawn in proportion to their mass; one of zero mass is never found."""
