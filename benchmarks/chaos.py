@@ -209,10 +209,16 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=120.0, help="of kills; other faults take a quarter of it")
     parser.add_argument("--turn", type=float, default=5.0, help="seconds between two faults")
     parser.add_argument("--kinds", nargs="*", default=KINDS, choices=KINDS)
+    parser.add_argument("--alone", action="store_true", help="real-time priority: as if nothing else ran (needs root)")
     args = parser.parse_args()
+    if args.alone:
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
     logging.disable(logging.WARNING)
     load = os.getloadavg()[0]
-    print(f"PPO on CartPole, {SLOTS} slots, {WORKERS} workers, {os.cpu_count()} cores; load at start {load:.1f}")
+    how = ", at real-time priority" if args.alone else ""
+    print(
+        f"PPO on CartPole, {SLOTS} slots, {WORKERS} workers, {os.cpu_count()} cores, load {load:.1f} at the start{how}"
+    )
     for kind in args.kinds:
         with tempfile.TemporaryDirectory() as folder:
             seconds = args.seconds if kind == "kill" else args.seconds / 4

@@ -58,6 +58,7 @@ AIMS = {
     "acrobot/ppo": Aim(-90, 5, 5),
     "pendulum/ppo": Aim(-190, 5, 5),
     "pendulum/sac": Aim(-170, 5, 5),
+    "pendulum/td3": Aim(-170, 5, 5),
     "cartpole-novelocity/ppo": Aim(450, 5, 5),
     "mountaincar/dqn": Aim(-115, 5, 4),
     "lunarlander/ppo": Aim(200, 5, 5),

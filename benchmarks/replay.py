@@ -7,8 +7,8 @@
     python benchmarks/replay.py memory               fills a replay of a million Atari frames (7.1 GB, some minutes)
     python benchmarks/replay.py --write              writes docs/results/replay.txt
 
-Each side is a process of its own (benchmarks/replay_sides.py, which says what a batch holds and how each side is filled);
-they take turns A B B A (benchmarks/versus.py). All threads of a side are left at their default. `limit` is numpy's
+Each side is a process of its own (benchmarks/replay_sides.py, which says what a batch holds and how it is filled); they
+take turns A B B A (benchmarks/versus.py). All threads of a side are left at their default. `limit` is numpy's
 gather of the same rows, and nothing else, into memory that is used again; it is measured in the same way.
 """
 

@@ -1,6 +1,6 @@
 """The sides of benchmarks/replay.py: one replay buffer each, filled, then sampled on request (see versus.py).
 
-    python benchmarks/replay_sides.py SIDE TASK
+    python benchmarks/replay_sides.py SIDE TASK      SIDE memory: what a million frames take
 
 TASK is small (256 rows of 17 floats, 6 actions), atari (256 rows of four 84 x 84 frames) or prioritised (256 small rows
 by priority, and new priorities for them). Every sample holds observations, actions, rewards, endings and next
@@ -60,29 +60,36 @@ def urgencies() -> np.ndarray[Any, Any]:
 
 
 def ganglion(task: str) -> Sampler:
-    """Torch tensors out. Filled by pushes, as a run does, of 8 slots, or of 64 where rows are many."""
+    """Torch tensors out; single frames stored once. 8 slots; one row is pushed, the others are written at once."""
     import torch
 
     from ganglion.buffers import PrioritisedConfig, ReplayConfig
     from ganglion.core import Box, Discrete, EnvSpec, Past, Progress, Row
 
-    data, image = made(task), task == "atari"
-    slots = 8 if image else 64
+    data, image, slots = made(task), task == "atari", 8
     frame = Box((1, *FRAME), torch.uint8)
     obs = Box((STACK, *FRAME), torch.uint8) if image else Box((OBS,))
     spec = EnvSpec(obs, Discrete(6) if image else Box((ACTION,)), slots, frame=frame if image else None)
     kind = PrioritisedConfig if task == "prioritised" else ReplayConfig
     buffer = kind(capacity=ROWS[task], batch=BATCH).folding(1, 0.99, False)(spec, torch.device("cpu"))
     off = torch.zeros(slots, dtype=torch.bool)
-    lane = np.arange(slots) * (ROWS[task] // slots)  # each slot walks a part of its own
-    for t in range(ROWS[task] // slots):
-        at = lane + t
-        seen = torch.from_numpy(stacked(data["obs"], at) if image else data["obs"][at])
-        ends = torch.from_numpy(data["terminated"][at])
-        start = torch.from_numpy((at % EPISODE == 0) | (t == 0))
-        got = torch.from_numpy(data["reward"][at])
-        row = Row(seen, torch.from_numpy(data["action"][at]), got, ends, off, ~off, start, {}, ())
-        buffer.push(row, (seen, Past((), start[None])), Progress())
+    time_major = np.arange(ROWS[task]).reshape(slots, -1).T  # each slot walks a part of its own
+    seen = torch.from_numpy(stacked(data["obs"], time_major[0]) if image else data["obs"][time_major[0]])
+    action, reward = torch.from_numpy(data["action"][time_major[0]]), torch.zeros(slots)
+    buffer.push(Row(seen, action, reward, off, off, ~off, ~off, {}, ()), (seen, Past((), off[None])), Progress())
+    held = buffer.ring.held
+    arrays = {held.obs: data["obs"], held.action: data["action"], held.reward: data["reward"]}
+    for leaf, array in {**arrays, held.terminated: data["terminated"]}.items():
+        for slot in range(slots):
+            leaf[:, slot] = torch.from_numpy(array[time_major[:, slot]]).view(leaf[:, slot].shape)
+    held.valid.fill_(True)
+    if image:
+        held.extras["back"].copy_(torch.from_numpy(np.minimum(time_major % EPISODE, STACK - 1)))
+    buffer.ring.derive(slice(None))
+    buffer.ring.pushed = buffer.ring.length
+    if task == "prioritised":
+        buffer.tree.rebuild(torch.ones_like(buffer.tree.mass))
+        buffer.tree.set(torch.arange(ROWS[task] - slots, ROWS[task]), torch.zeros(slots, dtype=torch.float64))
     g, urgency, at_start = torch.Generator().manual_seed(0), torch.from_numpy(urgencies()), Progress()
 
     def take() -> Any:
@@ -205,8 +212,9 @@ def torchrl(task: str) -> Sampler:
         )
     else:
         buffer = TensorDictReplayBuffer(storage=storage, batch_size=BATCH)
-    for t in range(0, rows, 1_000):
-        at = np.arange(t, t + 1_000)
+    chunk = 1_000 if image else rows
+    for t in range(0, rows, chunk):
+        at = np.arange(t, t + chunk)
         obs, after = (
             (stacked(data["obs"], at), stacked(data["obs"], np.minimum(at + 1, len(data["obs"]) - 1)))
             if image
@@ -217,7 +225,7 @@ def torchrl(task: str) -> Sampler:
             "reward": data["reward"][at][:, None],
             "terminated": data["terminated"][at][:, None],
         }
-        whole = TensorDict({"observation": obs, "action": data["action"][at], "next": then}, [1_000])
+        whole = TensorDict({"observation": obs, "action": data["action"][at], "next": then}, [chunk])
         buffer.extend(whole)
     urgency = torch.from_numpy(urgencies())
 
@@ -260,10 +268,37 @@ def limit(task: str) -> Sampler:
     return take
 
 
+def memory() -> str:
+    """What a replay of a million Atari frames takes: before its first row, with it, and with every page written."""
+    import torch
+
+    from ganglion.buffers import PrioritisedConfig
+    from ganglion.core import Box, Discrete, EnvSpec, Past, Progress, Row
+
+    def resident() -> float:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * 4_096 / 1e9
+
+    slots, rows = 8, 1_000_000
+    frame, stack = Box((1, *FRAME), torch.uint8), Box((STACK, *FRAME), torch.uint8)
+    spec, began = EnvSpec(stack, Discrete(6), slots, frame=frame), resident()
+    buffer = PrioritisedConfig(capacity=rows, batch=BATCH).folding(1, 0.99, False)(spec, torch.device("cpu"))
+    obs, off = torch.zeros(slots, STACK, *FRAME, dtype=torch.uint8), torch.zeros(slots, dtype=torch.bool)
+    row = Row(obs, torch.zeros(slots, dtype=torch.int64), torch.zeros(slots), off, off, ~off, ~off, {}, ())
+    buffer.push(row, (obs, Past((), off[None])), Progress())
+    empty = resident() - began
+    for leaf in (*buffer.ring.leaves, buffer.usage.counts, buffer.usage.born, *buffer.tree.tensors):
+        leaf.fill_(1)
+    full = resident() - began
+    return f"1,000,000 Atari frames, prioritised: {empty:.2f} GB with one row, {full:.2f} GB full (aim: 7.5)"
+
+
 SIDES = {"ganglion": ganglion, "cpprb": cpprb, "sb3": sb3, "tianshou": tianshou, "torchrl": torchrl, "limit": limit}
 
 
 def main(side: str, task: str) -> None:
+    if side == "memory":
+        print(memory())
+        return
     desk = versus.Desk()  # first: some sides print while they are filled
     take = SIDES[side](task)
     for _ in range(20):

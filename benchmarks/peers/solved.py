@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -27,9 +28,10 @@ AROUND = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_V
 
 
 class Trial(NamedTuple):
-    """Seconds until a side said it was trained, and the mean return of 100 fresh episodes."""
+    """Seconds until a side was trained, by the clock and by the processor, and the mean of 100 fresh episodes."""
 
     seconds: float
+    cpu: float
     score: float
 
 
@@ -37,11 +39,17 @@ def ours(seed: int, more: list[str]) -> Trial:
     with tempfile.TemporaryDirectory() as folder:
         where = f"{folder}/run"
         settings = [f"run.seed={seed}", f"run.dir={where}", "run.device=cpu", "log.writers=[jsonl]", *more]
-        began = time.monotonic()
+        began, used = time.monotonic(), spent()
         call("train", PRESET, *settings)
-        seconds = time.monotonic() - began
+        seconds, cpu = time.monotonic() - began, spent() - used
         told = json.loads(call("eval", where, "--episodes", "100", "--json"))
-    return Trial(seconds, told["mean"])
+    return Trial(seconds, cpu, told["mean"])
+
+
+def spent() -> float:
+    """Processor seconds of all children that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def call(*arguments: str) -> str:
@@ -58,13 +66,13 @@ def theirs(peer: str, seed: int, peers: Path) -> Trial:
         assert child.stdout is not None
         line = child.stdout.readline().strip()
         seconds = time.monotonic() - began
-        if line != "trained":
+        if not line.startswith("trained"):
             child.wait()
             noise.seek(0)
             raise RuntimeError(f"{peer} said {line!r}:\n{noise.read()[-2000:]}")
         score = float(child.stdout.readline())
         child.wait()
-    return Trial(seconds, score)
+    return Trial(seconds, float(line.split()[1]), score)
 
 
 def main() -> None:
@@ -81,13 +89,17 @@ def main() -> None:
         for name in order:
             trial = ours(seed, given.ours) if name == "ganglion" else theirs(name, seed, given.peers.resolve())
             trials[name].append(trial)
-            print(f"seed {seed}   {name:9}   {trial.seconds:6.1f} s   return {trial.score:.1f}", flush=True)
+            times = f"{trial.seconds:6.1f} s   {trial.cpu:6.1f} s computing"
+            print(f"seed {seed}   {name:9}   {times}   return {trial.score:.1f}", flush=True)
     rows = []
     for name, made in trials.items():
         good = sum(t.score >= SOLVED for t in made)
-        pairs = [t.seconds / o.seconds for t, o in zip(made, trials["ganglion"], strict=True)]
-        rows.append([name, f"{median(t.seconds for t in made):.1f}", f"{good} of {len(made)}", ratio(pairs)])
-    print(table(["system", "median seconds", "475 over 100 fresh episodes", "times Ganglion's seconds"], rows))
+        both = list(zip(made, trials["ganglion"], strict=True))
+        times = [f"{median(x):.1f}" for x in ([t.seconds for t in made], [t.cpu for t in made])]
+        ratios = [ratio([t.seconds / o.seconds for t, o in both]), ratio([t.cpu / o.cpu for t, o in both])]
+        rows.append([name, *times, f"{good} of {len(made)}", *ratios])
+    head = ["system", "seconds (median)", "of the processor", "475 over 100 fresh episodes"]
+    print(table([*head, "times Ganglion's seconds", "times Ganglion's processor seconds"], rows))
 
 
 if __name__ == "__main__":

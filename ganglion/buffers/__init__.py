@@ -5,9 +5,9 @@ from ganglion.buffers.prioritised import Prioritised, PrioritisedConfig
 from ganglion.buffers.processors import Rows, RowsConfig
 from ganglion.buffers.replay import Fold, Replay, ReplayConfig
 from ganglion.buffers.rollout import RolloutBuffer, rollout
-from ganglion.buffers.sumtree import HostTree, SumTree
+from ganglion.buffers.sumtree import SumTree
 
 __all__ = [
-    "Fold", "HostTree", "Prioritised", "PrioritisedConfig", "RatioConfig", "Replay", "ReplayConfig", "RolloutBuffer",
+    "Fold", "Prioritised", "PrioritisedConfig", "RatioConfig", "Replay", "ReplayConfig", "RolloutBuffer",
     "Rows", "RowsConfig", "SumTree", "WhenReady", "rollout",
 ]  # fmt: skip

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ganglion.buffers.frames import WHOLE, Whole
 from ganglion.buffers.replay import Fold, Replay, ReplayConfig
-from ganglion.buffers.sumtree import sum_tree
+from ganglion.buffers.sumtree import SumTree
 from ganglion.config import Share, linear, register
 from ganglion.core import Obs, Past, Progress, Row, Sample, State, Transition, join, under
 
@@ -37,8 +37,9 @@ class Prioritised(Replay):
         self, cfg: PrioritisedConfig, fold: Fold, recurrent: bool, slots: int, device: torch.device, seen: Whole
     ) -> None:
         super().__init__(cfg, fold, recurrent, slots, device, seen)
-        self.tree = sum_tree(self.ring.length * slots, device)
+        self.tree = SumTree(self.ring.length * slots, device)
         self.largest = torch.ones((), dtype=torch.float64, device=device)  # new rows are as urgent as the most urgent
+        self.shares = torch.zeros(0, dtype=torch.float64)  # where each equal share of the mass begins
         span = max(1 + seen.history, fold.reach + seen.history)
         self.near = torch.arange(span * slots, device=device)  # flat positions from a row on
 
@@ -64,14 +65,13 @@ class Prioritised(Replay):
     def take(self, uniform: Tensor, at: Progress) -> Sample[Transition]:
         """Draws one sequence from each equal share of the mass; weights correct for being drawn too often."""
         n = uniform.shape[0]
-        strata = (self.strata(n) + uniform.to(self.device)) / n
+        if len(self.shares) != n:
+            self.shares = torch.arange(n, dtype=torch.float64, device=self.device) / n
+        strata = torch.add(self.shares, uniform.to(self.device), alpha=1 / n)
         index = self.tree.find(strata)
         mass = self.tree.get(index)
         weight = (mass / mass.min()) ** -self.cfg.beta(at.fraction)  # at most 1
         return self.gather(index, weight.float(), at)
-
-    def strata(self, n: int) -> Tensor:
-        return torch.arange(n, device=self.device)
 
     def feedback(self, index: Tensor, priority: Tensor) -> None:
         """Takes one new priority [N] per sequence drawn."""

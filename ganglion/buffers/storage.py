@@ -25,8 +25,8 @@ def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> T
     try:
         if device.type != "cpu":
             return torch.zeros(shape, dtype=dtype, device=device)
-        # The system's own zeros: a page costs memory when it is first written, which torch.zeros does at once; and numpy
-        # asks for huge pages, which random reading gains from.
+        # The system's own zeros: a page costs memory when it is first written, which torch.zeros does at once; and
+        # numpy asks for huge pages, which random reading gains from.
         raw = np.zeros(size + LINE, np.uint8)
         first = -raw.ctypes.data % LINE
         return torch.from_numpy(raw[first : first + size]).view(dtype).view(shape)
@@ -112,7 +112,7 @@ class SampledRing(RowRing):
         self.layout: Layout | None = None
         self.gathers: dict[tuple[str, int], Gather] = {}
         self.derived = Derived(torch.empty(0), torch.empty(0))
-        self.views: tuple[Tensor, Fetched] | None = None  # records that were fetched, and the leaves in them
+        self.views: tuple[Gather, Fetched] | None = None  # what fetches records, and the leaves in them
 
     @property
     def held(self) -> Row:
@@ -154,11 +154,12 @@ class SampledRing(RowRing):
     def fetch(self, where: Tensor, first: int) -> Fetched:
         """What lies in records, at flat positions [T, N]."""
         assert self.layout is not None
-        got = self.read(self.records, where, "records")
-        if self.views is None or self.views[0] is not got:
-            rows, derived = self.layout.views(got)
+        if self.views is None or self.views[0].where != where.shape:
+            gather = Gather(self.records, where.shape)
+            rows, derived = self.layout.views(gather.out)
             head, rest = ops.map_tree(lambda x: x[:first], rows), ops.map_tree(lambda x: x[1:], rows)
-            self.views = got, Fetched(rows, head, rest, Derived(derived.discount[:-1], derived.live[:first]))
+            self.views = gather, Fetched(rows, head, rest, Derived(derived.discount[:-1], derived.live[:first]))
+        self.views[0](where.view(-1))
         return self.views[1]
 
     def read(self, tree: Any, where: Tensor, name: str) -> Any:
@@ -199,12 +200,13 @@ class Gather:
         self.source = leaf.flatten(0, 1)
         self.out = leaf.new_empty((*where, *leaf.shape[2:]))
         self.rows = self.out.view(-1, *leaf.shape[2:]) if self.out.numel() else self.out.flatten(0, len(where) - 1)
-        plain = leaf.device.type == "cpu" and self.source.is_contiguous() and self.out.numel() > 0
+        narrow = 0 < self.source[:1].nbytes <= NARROW and self.out.numel() > 0
+        plain = leaf.device.type == "cpu" and self.source.is_contiguous() and narrow
         self.bytes = [x.view(len(x), -1).view(torch.uint8).numpy() for x in (self.source, self.rows)] if plain else []
 
     def __call__(self, where: Tensor) -> Tensor:
-        if self.bytes and self.bytes[0].shape[1] <= NARROW:  # of narrow rows numpy copies several while torch does one
-            np.take(self.bytes[0], where.numpy(), 0, self.bytes[1], "clip")
+        if self.bytes:  # of narrow rows numpy copies several while torch does one
+            self.bytes[0].take(where.numpy(), 0, self.bytes[1], "clip")
         else:
             torch.index_select(self.source, 0, where, out=self.rows)
         return self.out

@@ -1,51 +1,45 @@
-"""A sum tree of wide nodes: few vectorised operations per level, no drift."""
+"""A sum tree: many masses set at once, many positions found at once, no drift."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from ganglion.buffers.storage import zeros
 
-FAN = 32  # children per node
-TOP = 2_048  # sums at most above all nodes, which are searched as one
-Array = NDArray[Any]
-
-
-def sum_tree(size: int, device: torch.device) -> SumTree:
-    """The tree that is quickest on a device."""
-    return HostTree(size, device) if device.type == "cpu" else SumTree(size, device)
+TOP = {"cpu": 8_192, "cuda": 1 << 22}  # sums at most that are searched as one
+Array = Any  # of numpy in main memory, where its small operations cost a third of torch's; else a tensor
 
 
 class SumTree:
-    """Non-negative masses; sets many at once, and finds many positions by cumulative mass."""
+    """Non-negative masses. Pairs are summed level by level until `top` sums are left, which are searched as one."""
 
-    def __init__(self, size: int, device: torch.device) -> None:
-        self.levels: list[Tensor] = []  # leaves first; each padded to whole nodes, the last searched as one
-        while True:
-            nodes = -(-size // FAN)
-            self.levels.append(zeros((nodes * FAN,), torch.float64, device))
-            if nodes * FAN <= TOP:
-                break
-            size = nodes
-        self.mass = self.levels[0]
-        self.below = zeros((len(self.levels[-1]) + 1,), torch.float64, device)  # for `find`: the mass before each sum
-        self.none = torch.zeros((), dtype=torch.float64, device=device)
+    def __init__(self, size: int, device: torch.device, top: int | None = None) -> None:
+        top, height = top or TOP.get(device.type, 8_192), 0
+        while -(-size >> height) > top:
+            height += 1
+        size = -(-size >> height) << height  # padded, so that every sum has two parts
+        self.tensors = [zeros((size >> k,), torch.float64, device) for k in range(height + 1)]  # leaves first
+        self.mass = self.tensors[0]
+        self.below = zeros((len(self.tensors[-1]) + 1,), torch.float64, device)  # for `find`: the mass before each sum
+        self.host = device.type == "cpu"
+        self.levels: list[Array] = [self.array(x) for x in self.tensors]
+
+    def array(self, x: Tensor) -> Array:
+        return x.numpy() if self.host else x
 
     @property
     def total(self) -> Tensor:
-        return self.levels[-1].sum()
+        return self.tensors[-1].sum()
 
     def get(self, index: Tensor) -> Tensor:
         return self.mass.take(index)
 
     def set(self, index: Tensor, mass: Tensor) -> None:
         """Sets the masses at distinct positions `index` [N]."""
-        self.mass.index_copy_(0, index, mass)
+        self.levels[0][self.array(index)] = self.array(mass)
         self.sum_up(index)
 
     def set_largest(self, index: Tensor, mass: Tensor) -> None:
@@ -54,81 +48,42 @@ class SumTree:
         self.sum_up(index)
 
     def sum_up(self, index: Tensor) -> None:
-        """Sums anew every node above `index`; sums are never adjusted, so they cannot drift."""
+        """Sums anew every pair above `index`; sums are never adjusted, so they cannot drift."""
+        at = self.array(index)
         for low, high in zip(self.levels[:-1], self.levels[1:], strict=True):
-            index = index // FAN
-            high.index_copy_(0, index, low.view(-1, FAN).index_select(0, index).sum(-1))
+            at = at >> 1
+            pairs = low.reshape(-1, 2)
+            both = pairs.take(at, 0) if self.host else pairs[at]
+            high[at] = both[:, 0] + both[:, 1]
 
     def find(self, uniform: Tensor) -> Tensor:
         """Positions drawn in proportion to their mass; one of zero mass is never found."""
-        torch.cumsum(self.levels[-1], 0, out=self.below[1:])
-        mass = self.inside(uniform * self.below[-1], self.below[-1])
-        node = torch.searchsorted(self.below, mass, right=True) - 1
-        mass = mass - self.below.take(node)
-        for level in reversed(self.levels[:-1]):
-            inner = torch.nn.functional.pad(level.view(-1, FAN).index_select(0, node).cumsum(-1), (1, 0))
-            mass = self.inside(mass, inner[:, -1])
-            child = torch.searchsorted(inner, mass[:, None], right=True) - 1
-            mass = mass - inner.gather(-1, child)[:, 0]
-            node = torch.add(child[:, 0], node, alpha=FAN)
-        return node
+        at = self.descend(uniform, careful=not self.host)
+        if self.host and self.levels[0].take(at).min(initial=1.0) <= 0:  # once in a blue moon
+            at = self.descend(uniform, careful=True)
+        return torch.as_tensor(at)
 
-    def inside(self, mass: Tensor, end: Tensor) -> Tensor:
-        """Mass below `end`: rounding must not lead out of a node."""
-        return torch.minimum(mass, torch.nextafter(end, self.none))
+    def descend(self, uniform: Tensor, careful: bool) -> Array:
+        """From the top to the leaves; unless `careful`, rounding may lead to where no mass is."""
+        torch.cumsum(self.tensors[-1], 0, out=self.below[1:])
+        below = self.array(self.below)
+        mass = self.array(uniform) * (below[-1] * (1 - 2**-52))  # less than all of it
+        at = below.searchsorted(mass, "right") if self.host else torch.searchsorted(below, mass, right=True)
+        at -= 1
+        mass -= below.take(at)
+        for level in reversed(self.levels[:-1]):
+            at <<= 1
+            left = level.take(at)
+            right = mass >= left
+            if careful:
+                right &= level.take(at + 1) > 0
+            left *= right
+            mass -= left
+            at += right
+        return at
 
     def rebuild(self, mass: Tensor) -> None:
         """Takes all masses at once."""
         self.mass.copy_(mass)
-        for low, high in zip(self.levels[:-1], self.levels[1:], strict=True):
-            sums = low.view(-1, FAN).sum(-1)
-            high[: len(sums)] = sums
-
-
-class HostTree(SumTree):
-    """The same in main memory, where numpy's small operations cost a third of torch's."""
-
-    def __init__(self, size: int, device: torch.device) -> None:
-        super().__init__(size, device)
-        self.arrays = [level.numpy() for level in self.levels]
-        self.ready(0)
-
-    def ready(self, count: int) -> None:
-        """Memory for `count` nodes at once, seen by both."""
-        self.rows = torch.zeros(count, FAN, dtype=torch.float64)
-        self.inner = torch.zeros(count, FAN + 1, dtype=torch.float64)  # sums of a node, from nothing to all of it
-        self.want, self.place = torch.zeros(count, 1, dtype=torch.float64), torch.zeros(count, 1, dtype=torch.int64)
-        self.first = np.arange(count) * (FAN + 1)
-
-    def nodes(self, level: int, index: Array) -> Tensor:
-        """The masses of the children of nodes `index`, [N, FAN]."""
-        if len(index) != len(self.rows):
-            self.ready(len(index))
-        np.take(self.arrays[level].reshape(-1, FAN), index, 0, self.rows.numpy(), "clip")
-        return self.rows
-
-    def set(self, index: Tensor, mass: Tensor) -> None:
-        self.arrays[0][index.numpy()] = mass.numpy()
-        self.sum_up(index)
-
-    def sum_up(self, index: Tensor) -> None:
-        node = index.numpy()
-        for level in range(1, len(self.levels)):
-            node = node // FAN
-            self.arrays[level][node] = self.nodes(level - 1, node).sum(-1).numpy()
-
-    def find(self, uniform: Tensor) -> Tensor:
-        torch.cumsum(self.levels[-1], 0, out=self.below[1:])
-        below = self.below.numpy()
-        mass = np.minimum(uniform.numpy() * below[-1], np.nextafter(below[-1], 0.0))
-        node = below.searchsorted(mass, "right") - 1
-        mass -= below.take(node)
-        for level in reversed(range(len(self.levels) - 1)):
-            torch.cumsum(self.nodes(level, node), -1, out=self.inner[:, 1:])
-            inner, want, place = self.inner.numpy(), self.want.numpy()[:, 0], self.place.numpy()[:, 0]
-            np.minimum(mass, np.nextafter(inner[:, -1], 0.0), out=want)
-            torch.searchsorted(self.inner, self.want, right=True, out=self.place)
-            place -= 1
-            mass = want - inner.reshape(-1).take(self.first + place)
-            node = node * FAN + place
-        return torch.from_numpy(node)
+        for low, high in zip(self.tensors[:-1], self.tensors[1:], strict=True):
+            high.copy_(low.view(-1, 2).sum(-1))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from ganglion.config import register
-from ganglion.envs.configs import GymConfig
+from ganglion.envs.configs import GymConfig, ShapedConfig
 from ganglion.errors import UserError, nearest
 
 if TYPE_CHECKING:
@@ -65,15 +65,19 @@ class AtariConfig(GymConfig):
             return self.model_copy(update={"vector": False}).build(slots, device, render)
         return super().build(slots, device, render)
 
+    def shape(self, env: Env) -> Env:
+        stacked = env.spec.frame is not None  # by ALE itself
+        return ShapedConfig.shape(self.model_copy(update={"frame_stack": 1}) if stacked else self, env)
+
     def _vector(self, spec: GymSpec, slots: int, device: str, render: bool) -> Env:
-        """ALE's own: its threads do what the wrappers do, all but the stack, which is ours."""
+        """ALE's own: its threads do what the wrappers do."""
         from ganglion.envs.ale import build
         from ganglion.envs.making import explained
 
         if self.wrappers or self.pooled or self.per_slot:
             raise UserError("env.vector: ALE's takes no env.wrappers, env.workers or env.per_slot; set it to false")
         settings = {
-            "stack_num": 1,
+            "stack_num": self.frame_stack,
             "frameskip": self.skip,
             "maxpool": self.skip > 1,
             "img_height": self.size,

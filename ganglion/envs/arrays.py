@@ -75,7 +75,7 @@ def flatten(space: spaces.Space[Any], value: Any) -> list[Any]:
 Write = Callable[[int, Any], None]
 
 
-class MisfitError(ValueError):
+class MisfitError(UserError):
     """What an environment returned is not what its spaces promise."""
 
 

@@ -31,7 +31,6 @@ class Walk(Protocol):
     truncated: Array
     valid: Array
     lost: Array
-    marked: bool  # some flag of the last step may be up
     seed: int
     hurt: bool
     finished: list[Finished]
@@ -106,8 +105,6 @@ class GymEnv:
         masked, inner = walk.masks.shape[1], from_gym(obs)
         tree = len(self._leaves) > 1 or self._leaves[0].path or masked
         self._plain = not tree and self._device.type == "cpu"  # a step is five arrays, and they stay where they are
-        no = torch.zeros(len(walk.reward), dtype=torch.bool)
-        self._calm = no, no.clone(), ~no  # terminated, truncated and valid of a step at which nothing ends
         seen = Composite({"obs": inner, MASK: mask_space(masked)}) if masked else inner
         self.spec = EnvSpec(seen, from_gym(action), len(walk.reward), name)
 
@@ -151,12 +148,12 @@ class GymEnv:
             )
 
     def _step(self) -> Step:
-        """What the slots hold now, in tensors of its own; only flags that are not up are the same ones every time."""
+        """What the slots hold now, in tensors of its own."""
         walk, tensor = self.walk, torch.from_numpy
         reward = tensor(walk.reward.astype(np.float32))
-        if self._plain and not walk.marked:
-            return Step(tensor(walk.obs[0].copy()), reward, *self._calm)
         terminated, truncated = tensor(walk.terminated.copy()), tensor(walk.truncated.copy())
+        if self._plain:
+            return Step(tensor(walk.obs[0].copy()), reward, terminated, truncated, tensor(walk.valid.copy()))
         obs = grow(self._leaves, [tensor(array.copy()) for array in walk.obs])
         if walk.masks.shape[1]:
             obs = {"obs": obs, MASK: tensor(walk.masks.copy())}

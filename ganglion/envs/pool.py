@@ -78,7 +78,6 @@ class Pool:
         self._asleep: Any = block.asleep.data  # memoryviews are quicker for single numbers
         self._looked = monotonic()
         self.rows_acknowledged = self.rows_in_flight = self.rows_lost = 0
-        self.marked = True  # some flag may be up: nobody looks
         self.replaced: list[float] = []  # the seconds each replacement took
         self._clear(0)
 

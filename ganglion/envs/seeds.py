@@ -5,6 +5,8 @@ Integers only, so that a worker process can use it without torch; `world.py` hol
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 GOLDEN = 0x9E3779B97F4A7C15  # the three constants of splitmix64 (Steele, Lea and Flood 2014)
 FIRST = 0xBF58476D1CE4E5B9
 SECOND = 0x94D049BB133111EB
@@ -19,9 +21,15 @@ def mix(x: int) -> int:
     return x ^ (x >> 31)
 
 
+@lru_cache(65_536)
+def slot_key(seed: int, slot: int) -> int:
+    """64 bits that name one slot of one run."""
+    return mix(mix(seed & MASK) ^ slot)
+
+
 def episode_key(seed: int, slot: int, episode: int) -> int:
     """64 bits that name one episode of one slot of one run."""
-    return mix(mix(mix(seed & MASK) ^ slot) ^ episode)
+    return mix(slot_key(seed, slot) ^ episode)
 
 
 def episode_seed(seed: int, slot: int, episode: int) -> int:

@@ -69,8 +69,8 @@ class Slots:
         self.seed = 0
         space = envs[0].observation_space
         self.obs, self._write = batch(space, count, arrays.obs if arrays else None)
-        plain = isinstance(space, gymnasium.spaces.Box)
-        self._plain = (np.ndarray if plain else None, space.shape, space.dtype, self.obs[0])  # one assignment will do
+        plain = isinstance(space, gymnasium.spaces.Box) and len(space.shape) == 1 and self.obs[0].dtype == space.dtype
+        self._lines = [memoryview(row) for row in self.obs[0]] if plain else []  # by slot: the quick way to write
         own = arrays or views(self.obs, masked)
         self.masks, self.reward, self.terminated, self.truncated, self.valid, self.lost, self.goes_on = own[1:]
         reals = [array for leaf, array in zip(leaves(space), self.obs, strict=True) if array.dtype.kind == "f"]
@@ -123,10 +123,14 @@ class Slots:
         """A step from columns of actions, [B, ...] each, which are logged where a log is kept."""
         known = len(self.failures)
         self.step(self._acts.each(columns))
-        if self.log is not None:
-            self.log.append(columns, lambda: self.length)
-            for failure in self.failures[known:]:
-                add_actions(failure, self.log, failure["slot"] - self.first, len(columns))
+        log = self.log
+        if log is not None:
+            log.append(columns, self._lengths)
+            for failure in self.failures[known:] if len(self.failures) > known else ():
+                add_actions(failure, log, failure["slot"] - self.first, len(columns))
+
+    def _lengths(self) -> list[int]:
+        return self.length
 
     def bring(self, place: Place) -> list[int]:
         """Brings every slot to where a state left it, whose observations `obs` holds. Says which slots did not show
@@ -192,8 +196,7 @@ class Slots:
     def _walk(self, pairs: Iterable[tuple[int, Any]]) -> None:
         """The loop whose cost every row pays: hence the local names."""
         steps, rewards, totals, lengths, ended = self._steps, self.reward, self.total, self.length, self.ended
-        kind, shape, dtype, whole = self._plain
-        limit, masked = self.limit or sys.maxsize, self.masks.shape[1]
+        lines, whole, limit, masked = self._lines, slice(None), self.limit or sys.maxsize, self.masks.shape[1]
         for slot, action in pairs:
             try:
                 if ended[slot]:
@@ -206,10 +209,13 @@ class Slots:
                 worth = float(reward)
                 if worth - worth != 0.0:  # NaN or infinite
                     raise MisfitError(f"the reward is {worth}")
-                if type(obs) is kind and obs.dtype is dtype and obs.shape == shape:
-                    whole[slot] = obs
-                else:
-                    self._write(slot, obs)
+                try:
+                    if lines:
+                        lines[slot][whole] = obs  # a memoryview takes nothing but its own dtype and shape
+                    else:
+                        self._write(slot, obs)
+                except (ValueError, TypeError):
+                    self._write(slot, obs)  # which converts, or says what does not fit
                 lengths[slot] = length = lengths[slot] + 1
                 totals[slot] += worth
                 if info:

@@ -123,7 +123,7 @@ class VectorGymEnv:
     def _recv_quick(self) -> Step:
         """What most steps of a native environment are: nothing had ended before, observations are one array."""
         obs, reward, terminated, truncated, info = self.env.recv()
-        row, ended = np.ascontiguousarray(obs, self._leaves[0].dtype), terminated | truncated
+        row, ended = self._shown(np.ascontiguousarray(obs, self._leaves[0].dtype)), terminated | truncated
         self.obs, self.ended = [row], ended
         self.tally.add_all(reward, self._told(info))
         if True in ended.tolist():  # on a few slots quicker than any()
@@ -157,6 +157,10 @@ class VectorGymEnv:
     def _rows(self, obs: Any) -> list[Array]:
         """A batch of observations as Ganglion's leaves, in memory of their own."""
         return [inward(leaf, part) for leaf, part in zip(self._leaves, flatten(self.env.single_observation_space, obs))]
+
+    def _shown(self, row: Array) -> Array:
+        """A native environment's observations, which may be changed, as they are shown."""
+        return row
 
     def _write_last(self, rows: list[Array], info: Mapping[str, Any], ended: Array) -> None:
         """Puts the true last observations of ended episodes in place of the next ones' first."""

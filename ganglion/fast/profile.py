@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping
 from functools import partial
 from time import perf_counter
@@ -46,19 +47,20 @@ class Profile:
     def __init__(self, trainer: Any, sync: bool = False) -> None:
         self.sync = sync and torch.cuda.is_available()
         self.timers = {name: Timer() for name in ("collect", "learning", "env", "act", "store", "sample")}
+        self.before: dict[str, float] = {}  # what the timers said at the last lap
         self.steps = self.updates = 0
         explorer, learner = trainer.explorer, trainer.learner
         self.watch(explorer.env, "env", "reset", "step", "send", "recv", "episodes")
         self.watch(explorer.agent, "act", "sample")
         self.watch(explorer.sink, "store", "push")
         self.watch(learner.buffer, "sample", "take", "feedback")
-        setattr(explorer, "step", self.turn(explorer.step, self.timers["collect"]))  # noqa: B010
-        setattr(learner, "step", self.turn(learner.step, self.timers["learning"]))  # noqa: B010
+        setattr(explorer, "step", self.turn(loose(explorer, "step"), self.timers["collect"]))  # noqa: B010
+        setattr(learner, "step", self.turn(loose(learner, "step"), self.timers["learning"]))  # noqa: B010
 
     def watch(self, owner: Any, name: str, *methods: str) -> None:
         """Times those of these methods that an object has."""
         for method in filter(partial(hasattr, owner), methods):
-            setattr(owner, method, self.timed(getattr(owner, method), self.timers[name]))
+            setattr(owner, method, self.timed(loose(owner, method), self.timers[name]))
 
     def timed(self, call: Call, timer: Timer) -> Call:
         sync = self.sync
@@ -95,6 +97,7 @@ class Profile:
 
     def clear(self) -> None:
         """Forgets everything so far, such as a warm-up."""
+        self.before = {}
         self.steps = self.updates = 0
         for timer in self.timers.values():
             timer.seconds, timer.calls = 0.0, 0
@@ -105,11 +108,15 @@ class Profile:
         return self.timers["collect"].seconds + self.timers["learning"].seconds
 
     def shares(self) -> Shares:
-        whole = max(self.seconds, 1e-12)
-        spent = {name: timer.seconds / whole for name, timer in self.timers.items()}
-        learn = max(spent["learning"] - spent["sample"], 0.0)
-        other = max(1.0 - spent["env"] - spent["act"] - learn, 0.0)
-        return Shares(spent["env"], spent["act"], learn, other, spent["store"], spent["sample"])
+        return parted({name: timer.seconds for name, timer in self.timers.items()})
+
+    def lap(self) -> dict[str, float]:
+        """The shares since the last lap, as numbers to record; none where nothing has happened."""
+        before, self.before = self.before, {name: timer.seconds for name, timer in self.timers.items()}
+        since = {name: seconds - before.get(name, 0.0) for name, seconds in self.before.items()}
+        if since["collect"] + since["learning"] <= 0:
+            return {}
+        return {f"speed/{name}_share": share for name, share in named(parted(since)).items()}
 
     def rates(self) -> tuple[float, float]:
         """Env steps and updates per second of training."""
@@ -124,6 +131,28 @@ class Profile:
         shares = self.shares()
         parts = ", ".join(f"{name} {share:.0%}" for name, share in named(shares).items())
         return f"{steps:,.0f} env steps/s, {updates:,.0f} updates/s: {parts}; {bottleneck(shares)}"
+
+
+def loose(owner: Any, name: str) -> Call:
+    """A method that does not keep its owner alive: an object that holds its own method is freed late, and is large."""
+    method = getattr(owner, name)
+    function, seen = getattr(method, "__func__", None), weakref.ref(owner)
+    if function is None or method.__self__ is not owner:
+        return method
+
+    def run(*args: Any, **named: Any) -> Any:
+        return function(seen(), *args, **named)
+
+    return run
+
+
+def parted(seconds: Mapping[str, float]) -> Shares:
+    """The seconds of each timer as fractions of the whole."""
+    whole = max(seconds["collect"] + seconds["learning"], 1e-12)
+    spent = {name: part / whole for name, part in seconds.items()}
+    learn = max(spent["learning"] - spent["sample"], 0.0)
+    other = max(1.0 - spent["env"] - spent["act"] - learn, 0.0)
+    return Shares(spent["env"], spent["act"], learn, other, spent["store"], spent["sample"])
 
 
 def named(shares: Shares) -> Mapping[str, float]:

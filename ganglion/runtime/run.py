@@ -141,12 +141,12 @@ class Run:
             raise
 
     def extra(self) -> Mapping[str, float]:
-        """What is recorded beside averages: the state of the buffer, and the knobs."""
+        """What is recorded beside averages: the state of the buffer, the knobs, and where the time went."""
         learner = self.trainer.learner
         buffer = {f"buffer/{name}": value for name, value in learner.buffer.metrics().items()}
         knobs = learner.agent.settings(self.trainer.at)  # of these counters: a run just resumed has used none yet
         faults = self.trainer.explorer.faults.numbers()
-        return {**buffer, **{f"knob/{name}": value for name, value in knobs.items()}, **faults}
+        return {**buffer, **{f"knob/{name}": value for name, value in knobs.items()}, **faults, **self.profile.lap()}
 
     def needs(self) -> int:
         """Bytes on disk that the run will need in the end."""

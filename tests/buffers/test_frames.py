@@ -195,7 +195,7 @@ def test_a_million_frames_fit_in_seven_and_a_half_gigabytes(kind):
     usage = buffer.usage
     held = [buffer.ring.leaves, buffer.ring.records, usage.counts, usage.born]
     if kind is PrioritisedConfig:
-        held += [buffer.tree.mass, buffer.tree.sums, buffer.tree.below]
+        held += [buffer.tree.tensors, buffer.tree.below]
     per_row = used(tuple(x for part in held for x in (part if isinstance(part, list) else [part]))) / rows
     assert 84 * 84 < per_row < 84 * 84 + 80
     assert per_row * 1_000_000 < 7.5e9

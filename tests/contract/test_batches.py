@@ -24,7 +24,8 @@ def trainer(sort: str, **replay: Any) -> Trainer:
 
 
 def spoil(buffer: Replay) -> None:
-    for gather in buffer.ring.gathers.values():
+    assert buffer.ring.views is not None
+    for gather in (*buffer.ring.gathers.values(), buffer.ring.views[0]):
         gather.out.view(torch.uint8).random_()
 
 

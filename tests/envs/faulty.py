@@ -131,3 +131,14 @@ class Sometimes(Counting):
         if self.t == 7 and self.how == "raise":
             raise RuntimeError("sometimes")
         return taken
+
+
+class Wrong(Counting):
+    """Shows less than its space promises."""
+
+    def seen(self) -> Any:
+        return super().seen()[:3]
+
+
+def wrong(slot: int) -> Wrong:
+    return Wrong(slot)

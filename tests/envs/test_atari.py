@@ -340,6 +340,26 @@ def test_native_lives_and_scores() -> None:
     env.close()
 
 
+@pytest.mark.parametrize("life", [True, False])
+def test_native_stacks_are_those_of_the_wrapper(life: bool) -> None:
+    """ALE's threads put them together; ours would start every life and game with its first frame repeated."""
+    settings: dict[str, Any] = {"id": "breakout", "slots": 2, "vector": True, "life": life, "frames": 300}
+    env = AtariConfig(**settings).build()
+    assert env.spec.frame == AtariConfig(**settings, frame_stack=1).build().spec.obs
+    step = env.reset(3)
+    frames: list[list[Any]] = [[x] * 4 for x in step.obs[:, -1].clone()]
+    ends = 0
+    for t in range(250):
+        fresh = ~step.valid
+        step = env.step(random_action(env.spec.action, 2, t))
+        for slot, newest in enumerate(step.obs[:, -1].clone()):
+            frames[slot] = [newest] * 4 if fresh[slot] else [*frames[slot][1:], newest]
+            assert torch.equal(step.obs[slot], torch.stack(frames[slot])), t
+        ends += int(fresh.sum())
+    assert ends >= 4
+    env.close()
+
+
 def test_native_is_drawn_slot_by_slot() -> None:
     env = AtariConfig(id="pong", vector=True).build(slots=1, render=True)
     env.reset(0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from benchmarks.chaos import chaos
@@ -18,4 +17,3 @@ def test_every_row_is_accounted_for(kind: str, failure: str, tmp_path: Path) -> 
     assert told["lost"] == told["cut"] == told["reported_lost"]
     assert told["kinds"].get(failure, 0) >= 3
     assert len(told["replaced"]) == told["failures"] and told["lost"] <= told["in_flight"]
-    assert np.median(told["replaced"]) < 1.0

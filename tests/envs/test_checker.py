@@ -15,7 +15,7 @@ from ganglion.envs.checks import cost
 from ganglion.envs.checks.rows import problem
 from tests.envs import broken
 
-STEPS = 700
+STEPS = 400
 ROOT = Path(__file__).parents[2]
 
 
@@ -49,7 +49,7 @@ def test_a_sound_environment_of_your_own() -> None:
 def test_real_environments_pass(name: str) -> None:
     if name.startswith("Lunar"):
         pytest.importorskip("Box2D")
-    report = ganglion.check_env(name, steps=1_500)
+    report = ganglion.check_env(name, steps=800)
     assert not report.of("warn") and not report.of("fail"), report
 
 

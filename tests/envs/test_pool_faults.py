@@ -16,8 +16,8 @@ from ganglion.envs import GymEnv
 from ganglion.envs.pool import Pool
 from ganglion.envs.pooled import PoolEnv
 from ganglion.envs.seeds import episode_seed
-from ganglion.errors import EnvError
-from tests.envs.faulty import Faulty, faulty
+from ganglion.errors import EnvError, UserError
+from tests.envs.faulty import Faulty, faulty, wrong
 from tests.envs.worlds import random_action
 
 SLOTS, AT, ONLY, STEPS = 4, 7, 3, 60  # the last slot goes wrong at its eighth row, in its second episode
@@ -191,12 +191,20 @@ def test_a_spare_that_was_killed_is_no_failure(sound: list[Any]) -> None:
 
 
 def test_replacement_is_quick() -> None:
-    """The spare has imported already."""
+    """A spare that has imported takes over within half a second, at the 95th percentile."""
     pool = Pool("tests.envs.faulty:counting", {}, SLOTS, 2)
     pool.reset(0)
     for _ in range(5):
+        pool.crew._spares[0].ready(60)
         os.kill(pool.crew.pids()[0], signal.SIGKILL)
         pool.act([np.zeros(SLOTS, np.int64)])
-        time.sleep(1.0)
-    assert np.median(pool.replaced) < 0.25
+    assert sorted(pool.replaced)[-2] < 0.5
     pool.close()
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_what_is_wrong_from_the_start_is_one_message(workers: int) -> None:
+    env: Any = PoolEnv(Pool("tests.envs.faulty:wrong", {}, 2, 1)) if workers else GymEnv(wrong, 2, masks=False)
+    with pytest.raises(UserError, match=r"^observation: shape \(4,\) was expected, got \(3,\)$"):
+        env.reset(0)
+    env.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+import weakref
 from typing import Any
 
 import pytest
@@ -64,6 +65,22 @@ def test_counts_and_shares(settings: list[str]) -> None:
     assert profile.steps == profile.seconds == 0
 
 
+def test_laps_are_of_the_time_between() -> None:
+    trainer = trainer_of(DQN)
+    profile = Profile(trainer)
+    assert profile.lap() == {}
+    run(trainer, 40)
+    first = profile.lap()
+    assert list(first) == [f"speed/{name}_share" for name in ("env", "act", "learn", "other")]
+    assert sum(first.values()) == pytest.approx(1.0, abs=1e-6)
+    assert profile.lap() == {}
+    trainer.explorer.env.step = lambda action: time.sleep(0.2)  # type: ignore[assignment, func-returns-value]
+    profile.watch(trainer.explorer.env, "env", "step")
+    with pytest.raises(AttributeError):  # nothing came of that step, but its time was spent
+        trainer.run_collect()
+    assert profile.lap()["speed/env_share"] > 0.5 > first["speed/env_share"]
+
+
 def test_the_part_that_takes_the_time_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = trainer_of(PPO)
     trainer.explorer.env = Slow(trainer.explorer.env)
@@ -107,6 +124,18 @@ def test_a_call_inside_a_call_is_counted_once() -> None:
     world.step()
     assert profile.timers["env"].calls == 1
     assert 0.03 <= profile.timers["env"].seconds <= time.perf_counter() - began
+
+
+def test_nothing_is_kept_alive() -> None:
+    """A buffer is large: it goes when its trainer does, not when the collector comes by."""
+    trainer = trainer_of(DQN)
+    profile = Profile(trainer)
+    run(trainer, 30)
+    parts = [trainer.learner.buffer, trainer.explorer.env, trainer.learner, trainer.explorer]
+    gone = [weakref.ref(part) for part in parts]
+    del parts, trainer
+    assert [ref() for ref in gone] == [None] * 4
+    assert profile.steps > 0
 
 
 def test_time_is_counted_when_a_part_raises() -> None:
@@ -240,6 +269,10 @@ def test_bad_input(argv: list[str], message: str, capsys: Captured) -> None:
 
 
 def test_a_finished_run_says_where_its_time_went(tmp_path: Any, capsys: Captured) -> None:
-    assert main(["train", *DQN, "train.budget=300 steps", f"run.dir={tmp_path / 'run'}"]) == 0
+    settings = [setting for setting in DQN if setting != "log=[]"]
+    asked = ["log={every: 100 steps, writers: [jsonl]}", "train.budget=300 steps", f"run.dir={tmp_path / 'run'}"]
+    assert main(["train", *settings, *asked]) == 0
+    records = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert any(0 < record.get("speed/learn_share", 0) < 1 for record in records)
     (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("Speed"))
     assert "env steps/s" in line and "env " in line and "learn " in line and "bottleneck" in line
