@@ -207,11 +207,14 @@ def table(results: Results) -> str:
     command = "python benchmarks/learning.py"
     head = HEAD.format(episodes=EPISODES, first=FIRST, test=TEST, command=command, machine=machine)
     titles = ["preset", "env steps", "aim", "reached", "best", "last", "training", "minutes"]
-    rows = [row(preset, aim, results) for preset, aim in AIMS.items()]
+    there = [preset for preset in AIMS if results.of(preset)]
+    rows = [row(preset, AIMS[preset], results) for preset in there]
     each = ["", "## Every seed", "", "Best / last. Bold: the best model is below the aim.", ""]
     most = sorted({run["seed"] for run in results.runs})
-    seeds = [[preset, *(cell(preset, seed, results) for seed in most)] for preset in AIMS]
-    curves = "\nRaw scores: [learning.json](learning.json). Curves of every run: [curves/](curves).\n"
+    seeds = [[preset, *(cell(preset, seed, results) for seed in most)] for preset in there]
+    missing = ", ".join(f"`{preset}`" for preset in AIMS if preset not in there)
+    curves = f"\nNot in this table: {missing}.\n" if missing else ""
+    curves += "\nRaw scores: [learning.json](learning.json). Curves of every run: [curves/](curves).\n"
     lines = [*grid(titles, rows), *each, *grid(["preset", *(f"seed {seed}" for seed in most)], seeds)]
     return head + "\n".join(lines) + "\n" + curves
 
@@ -225,8 +228,6 @@ def row(preset: str, aim: Aim, results: Results) -> list[str]:
     runs = results.of(preset)
     budget = f"{load(preset).train.budget.count:,.0f}"
     promise = f"{aim.reach:g} by {aim.needed} of {aim.seeds}"
-    if not runs:
-        return [preset, budget, promise, "not run yet", "", "", "", ""]
     reached = f"{sum(run['best']['mean'] >= aim.reach for run in runs)} of {len(runs)}"
     if len(runs) < aim.seeds:
         reached += " run so far"

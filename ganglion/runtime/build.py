@@ -21,7 +21,7 @@ from ganglion.runtime.trainer import Trainer
 from ganglion.runtime.whole import Phase, Strider
 
 STRIDE = 8  # steps of a world of tensors in one compiled graph on a CPU
-LEAST = 30_000  # updates of a run that is worth compiling: some 20 s of compilation against a millisecond each
+LEAST = 100_000  # updates of a run that is worth compiling: half a minute of it against a millisecond each
 
 
 def pick_device(name: str) -> torch.device:
