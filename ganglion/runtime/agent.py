@@ -10,19 +10,7 @@ from torch import Tensor
 
 from ganglion import ops
 from ganglion.core import (
-    Acted,
-    Algorithm,
-    Knobs,
-    Noise,
-    Obs,
-    Past,
-    Progress,
-    Row,
-    SetKnob,
-    State,
-    Update,
-    join,
-    under,
+    Acted, Algorithm, Knobs, Noise, Obs, Past, Progress, Row, SetKnob, State, Update, join, under,
 )  # fmt: skip
 from ganglion.errors import UserError, nearest
 from ganglion.fast import Swap, Wrap
@@ -56,15 +44,13 @@ class Agent:
     @torch.no_grad()
     def sample(self, obs: Obs, past: Past, noise: Noise, at: Progress) -> Acted:
         """The training action of B slots."""
-        explore = self.fast_explore if self.swap.on else self.explore
-        acted: Acted = explore(self.here(obs), past, self.knobs(at), noise)
-        return acted
+        act = self.fast_explore if self.swap.on else self.explore
+        return Acted(*act(self.here(obs), past, self.knobs(at), noise))
 
     @torch.no_grad()
     def predict(self, obs: Obs, past: Past) -> Acted:
         """The evaluation action of B slots: deterministic."""
-        acted: Acted = self.fast_exploit(self.here(obs), past)
-        return acted
+        return Acted(*self.fast_exploit(self.here(obs), past))
 
     def explore(self, obs: Obs, past: Past, knobs: Knobs, noise: Noise) -> Acted:
         return leave(self.algo.explore(self.algo.predict(enter(obs), past), knobs, noise))
@@ -85,15 +71,13 @@ class Agent:
     def learn(self, mini: Any, noise: Noise, at: Progress) -> Update:
         """One update, and what follows it at intervals: the parts that learn more rarely, targets that are copied."""
         self.swap.look(at)
-        learn, learn_late = (
-            (self.fast_learn, self.fast_late) if self.swap.on else (self.algo.learn, self.algo.learn_late)
-        )
-        update: Update = learn(mini, self.knobs(at), noise)
-        count, late, sync = at.opt_steps + 1, self.algo.late_every, self.algo.sync_every
-        if late and count % late == 0:
-            update = update._replace(metrics={**update.metrics, **learn_late(mini, self.knobs(at), noise)})
-        if sync and count % sync == 0:
-            self.algo.sync_target()
+        fast, algo, knobs, count = self.swap.on, self.algo, self.knobs(at), at.opt_steps + 1
+        update: Update = (self.fast_learn if fast else algo.learn)(mini, knobs, noise)
+        if algo.late_every and count % algo.late_every == 0:
+            late = (self.fast_late if fast else algo.learn_late)(mini, knobs, noise)
+            update = update._replace(metrics={**update.metrics, **late})
+        if algo.sync_every and count % algo.sync_every == 0:
+            algo.sync_target()
         return update
 
     @torch.no_grad()

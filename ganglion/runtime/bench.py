@@ -186,5 +186,9 @@ def advise(cfg: RunConfig, profile: Profile, limits: dict[str, Limit]) -> str:
     part = f"{start} learning, of which arithmetic needs {min(needed / max(shares.learn, 1e-9), 1):.0%}"
     if needed > 0.5 * shares.learn:
         return f"{part}: a smaller network or batch, more threads or a GPU would help."
-    fast = "the rest is overhead of operations: run.fast=compile" if cfg.run.fast == "eager" else "the rest is overhead"
+    fast = (
+        "the rest is overhead of operations: run.fast=compile"
+        if cfg.run.fast in ("auto", "eager")
+        else "the rest is overhead"
+    )
     return f"{part}; {fast}."
