@@ -8,6 +8,10 @@
 
 Each side is a process of its own (benchmarks/envs_sides.py); they take turns A B B A (benchmarks/versus.py). Ours is
 measured at the level of its contract: tensors in, tensors of their own out, episodes scored, actions logged for resume.
+
+On a machine that others use as well the last column says more: steps per second of processor time, all processes and
+threads of a side together (what a pool spends watching for the next step counts against it). By the clock on the wall a
+side of many processes then gets a larger share of the cores than one of few. Linux only.
 """
 
 from __future__ import annotations
@@ -76,10 +80,29 @@ def python(folder: Path, peer: str) -> str:
     return str(folder / peer / "bin" / "python")
 
 
-def start(stack: ExitStack, interpreter: str, *arguments: str) -> versus.Worker:
+class Side(versus.Worker):
+    """A side whose processor time is that of all its processes."""
+
+    def run(self, n: int) -> versus.Answer:
+        before = busy(self._child.pid)
+        answer = super().run(n)
+        return answer._replace(cpu=busy(self._child.pid) - before)
+
+
+def busy(pid: int) -> float:
+    """Seconds that a process and all below it have computed so far, by the scheduler's own count."""
+    nanoseconds = 0
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        nanoseconds += int((task / "schedstat").read_text().split()[0])
+    below = Path(f"/proc/{pid}/task").glob("*/children")
+    return nanoseconds * 1e-9 + sum(busy(int(child)) for file in below for child in file.read_text().split())
+
+
+def start(stack: ExitStack, interpreter: str, *arguments: str) -> Side:
     command = [interpreter, str(HERE / "envs_sides.py"), *arguments]
-    worker = versus.Worker(" ".join(arguments), command, {"OMP_NUM_THREADS": "1"})
-    return stack.enter_context(worker)
+    worker = Side(" ".join(arguments), command, {"OMP_NUM_THREADS": "1"})
+    stack.enter_context(worker)
+    return worker
 
 
 def play(match: Match, folder: Path, pairs: int) -> list[str]:
@@ -93,8 +116,7 @@ def play(match: Match, folder: Path, pairs: int) -> list[str]:
         theirs = start(stack, python(folder, match.peer), match.side, match.world)
         got = versus.compare(ours, theirs, match.steps, pairs)
     verdict = "reached" if got.ratio.mean >= match.aim else "MISSED"
-    cpu = "" if match.ours == "pool" else str(got.cpu)  # workers' processor time is not their parent's
-    figures = [versus.number(got.a), versus.number(got.b), str(got.ratio), f">= {match.aim:g} {verdict}", cpu]
+    figures = [versus.number(got.a), versus.number(got.b), str(got.ratio), f">= {match.aim:g} {verdict}", str(got.cpu)]
     return [match.world, match.ours, f"{match.peer} {match.side}", *figures]
 
 

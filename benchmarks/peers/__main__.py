@@ -3,6 +3,7 @@
     python -m benchmarks.peers.install                         once: each peer in an environment of its own
     python -m benchmarks.peers                                 every workload against every peer
     python -m benchmarks.peers ppo-cartpole --against sb3      one of each
+    python -m benchmarks.peers ppo-cartpole --against itself   the control: a ratio of 1, or the machine is too busy
     python -m benchmarks.peers ppo-cartpole --ours run.fast=compile --label compiled
     python -m benchmarks.peers ppo-cartpole --ours "env={kind: torch, id: cartpole, slots: 8}" --label torch-native
 
@@ -35,8 +36,8 @@ Env steps per second in steady state, training included, on equal work: the same
 per env step; env steps, updates, rows learned from and parameters moved are counted on both sides and must agree
 (within 2 %, 6 % for rollouts, where a side may spend a row on each reset). The sides take turns A B B A. A ratio
 above 1 says that Ganglion is faster; it is the geometric mean over pairs with a bootstrap 95 % interval. The rates
-are medians on a machine shared with other work and mean little alone; the ratio per processor second is the one
-that such work disturbs least.
+are medians on a machine shared with other work and mean little alone; that work disturbs the ratio per processor
+second less.
 
 ```bash
 python -m benchmarks.peers.install          # each peer in an environment of its own, under .peers/
@@ -48,8 +49,13 @@ Peers: Stable-Baselines3 2.9.2, CleanRL (its scripts at commit fe8d8a0, run as t
 0.5.3. CleanRL's DQN takes one environment only; its row with 8 slots compares Ganglion's 8 with that one. Its
 HalfCheetah is v4.
 
-On a crowded machine whoever asks for less at a time gets more of it, so short turns look better by the wall clock than
-they are: read the ratio per processor second. `python -m benchmarks.peers.solved` measures process start to solved.
+The intervals are narrower than the truth where the machine is crowded: a load that changes over seconds meets
+neighbouring turns differently, and a bootstrap over six pairs cannot know. The control is a program against itself,
+which should give 1. At a load of 9, CleanRL's DQN against itself gave, in four tries, 0.89 [0.85, 0.94], 1.33 [0.82,
+2.03], 0.89 [0.52, 1.49] and 1.47 [1.25, 1.71] by the wall clock and 0.95, 1.10, 0.98 and 1.05 by processor time. So
+by processor time a ratio within a tenth of 1 says nothing here, and by the wall clock one within a half; where the two
+columns disagree, the reason was not found. The rows `itself` are such controls of Ganglion. None of this table is a
+measurement on a quiet machine with two threads. `python -m benchmarks.peers.solved` measures process start to solved.
 
 """
 SIDES = {"sb3": "side_sb3", "cleanrl": "side_cleanrl", "tianshou": "side_tianshou", "di-engine": "side_ding"}
@@ -81,7 +87,7 @@ def ours(name: str, given: argparse.Namespace) -> Worker:
 
 def measure(name: str, peer: str, given: argparse.Namespace) -> Outcome:
     work = WORKLOADS[name]
-    with ours(name, given) as a, theirs(peer, name, given) as b:
+    with ours(name, given) as a, ours(name, given) if peer == "itself" else theirs(peer, name, given) as b:
         turn = given.turn or work.turn
         return compare(a, b, turn, pairs=given.pairs, within=work.within)
 
@@ -128,7 +134,7 @@ def page(path: Path) -> str:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("workloads", nargs="*", help=f"of {', '.join(WORKLOADS)}; all unless named")
-    parser.add_argument("--against", nargs="*", default=list(PACKAGES), choices=list(PACKAGES), metavar="PEER")
+    parser.add_argument("--against", nargs="*", default=list(PACKAGES), choices=[*PACKAGES, "itself"], metavar="PEER")
     parser.add_argument("--ours", nargs="*", default=[], metavar="PATH=VALUE", help="settings of Ganglion's side")
     parser.add_argument("--label", default="eager", help="what these settings are called in the table")
     parser.add_argument("--peers", type=Path, default=DEFAULT, help="where the peers are installed (.peers)")

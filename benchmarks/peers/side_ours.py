@@ -20,7 +20,7 @@ def settings(work: Workload) -> list[str]:
     hidden = f"[{', '.join(map(str, work.hidden))}]"
     given = [f"algo={work.algo}", f"env={{kind: gym, id: {work.env}, slots: {work.slots}}}", "train.budget=100M steps"]
     given += ["eval=never", "save=never", "log.writers=[jsonl]", "log.every=10k steps", f"run.threads={work.threads}"]
-    given += [f"algo.net.hidden={hidden}", "run.device=cpu"]
+    given += [f"algo.net.hidden={hidden}", "run.device=cpu", "run.fast=eager"]  # one mode for all of a comparison
     if work.env.startswith("Pong"):  # one body on Nature's convolutions, as the peers have
         given[1] = f"env={{kind: atari, id: pong, slots: {work.slots}}}"
         given += ["algo.shared=true", "algo.net.activation=relu", "algo.processor.reward=sign"]

@@ -22,7 +22,7 @@ from ganglion.envs.arrays import Array
 from ganglion.envs.crew import Crew, Share
 from ganglion.envs.member import LostError
 from ganglion.envs.slots import Finished, add_actions, episode_of, nobody
-from ganglion.envs.worker import NAP, SPIN
+from ganglion.envs.worker import NAP
 from ganglion.errors import EnvError
 
 PATIENCE = 60.0  # seconds at least for starting, making environments, replaying; five time-outs where they are longer
@@ -193,7 +193,7 @@ class Pool:
     def _wait(self, share: Share) -> None:
         """Until a worker's step is ready: watches for a moment, then sleeps; what is lost is replaced on the way."""
         index, tick, ready = share.index, share.tick, self._ready
-        until = perf_counter() + SPIN
+        until = perf_counter() + self.crew.spin
         while abs(ready[index]) != tick:
             if perf_counter() < until:
                 os.sched_yield()

@@ -13,7 +13,6 @@ import faulthandler
 import json
 import mmap
 import os
-import platform
 import select
 import signal
 import sys
@@ -32,7 +31,6 @@ from ganglion.envs.slots import Finished, Make, Slots, check_alike, mask_size
 from ganglion.errors import UserError
 
 WAKE, MESSAGE = b".", b"m"
-SPIN = 100e-6 if platform.machine() in ("x86_64", "AMD64") else 0.0  # seconds; elsewhere memory is not seen in order
 NAP = 50  # milliseconds of sleep after which a byte that went astray is no longer missed
 PR_SET_NAME, PR_SET_PDEATHSIG = 15, 1
 
@@ -83,6 +81,7 @@ class Worker:
         self.asked = self.begun = self.ready = np.zeros(1, np.int64).data
         self.asleep: Any = np.zeros((2, 1), np.int64).data
         self.last = 0  # the step that was asked for last
+        self.spin = 0.0  # seconds to watch before sleeping
         self.sequence: Array
         self.poll = select.poll()
         self.poll.register(into, select.POLLIN)
@@ -104,7 +103,7 @@ class Worker:
     def wanted(self) -> bool:
         """Watches for a moment whether a step is asked for."""
         asked, index, last = self.asked, self.index, self.last
-        until = perf_counter() + SPIN
+        until = perf_counter() + self.spin
         while asked[index] == last:
             if perf_counter() > until:
                 return False
@@ -186,7 +185,7 @@ class Worker:
 
     def on_map(self, message: dict[str, Any], payload: bytes) -> dict[str, Any]:
         """Maps the shared block, whose size is known once all spaces are."""
-        self.index = message["index"]
+        self.index, self.spin = message["index"], message["spin"]
         one, count = self.envs[0], len(self.envs)
         form = Form(one.observation_space, one.action_space, self.masked, message["slots"], message["workers"])
         _, size = lay(form)
