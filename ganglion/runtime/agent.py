@@ -9,9 +9,7 @@ import torch
 from torch import Tensor
 
 from ganglion import ops
-from ganglion.core import (
-    Acted, Algorithm, Knobs, Noise, Obs, Past, Progress, Row, SetKnob, State, Update, join, under,
-)  # fmt: skip
+from ganglion.core import Acted, Algorithm, Knobs, Noise, Obs, Past, Progress, Row, SetKnob, State, Update, join, under
 from ganglion.errors import UserError, nearest
 from ganglion.fast import Swap, Wrap
 
