@@ -17,6 +17,13 @@ def same(grads: Grads) -> Grads:
     return grads
 
 
+def norms(grads: list[Tensor]) -> Sequence[Tensor]:
+    """The norm of each: one operation when eager; a compiler fuses them only one by one."""
+    if torch.compiler.is_compiling():
+        return [torch.linalg.vector_norm(grad) for grad in grads]
+    return torch._foreach_norm(grads)
+
+
 class Adam:
     """Adam (Kingma and Ba 2015) over the parameters of modules, gradients clipped by their joint norm."""
 
@@ -33,7 +40,7 @@ class Adam:
         """One step down the gradient of `loss`; returns the gradient's norm before clipping."""
         grads = self.reduce(torch.autograd.grad(loss, self.params))
         with torch.no_grad():
-            norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(list(grads))))
+            norm = torch.linalg.vector_norm(torch.stack(norms(list(grads))))
             if self.max_norm < inf:
                 grads = torch._foreach_mul(list(grads), (self.max_norm / (norm + 1e-6)).clamp(max=1.0))
             self.apply(list(grads), self.lr if lr is None else lr)
