@@ -8,7 +8,7 @@
     python benchmarks/replay.py --write              writes docs/results/replay.txt
 
 Each side is a process of its own (benchmarks/replay_sides.py, which says what a batch holds and how it is filled); they
-take turns A B B A (benchmarks/versus.py). All threads of a side are left at their default. `limit` is numpy's
+take turns A B B A (benchmarks/versus.py). Every side has one thread, as a run has by default. `limit` is numpy's
 gather of the same rows, and nothing else, into memory that is used again; it is measured in the same way.
 """
 
@@ -44,10 +44,10 @@ class Task(NamedTuple):
 
 
 TASKS = {
-    "small": Task("256 rows of 17 floats and 6 actions, of 1M", 2.0, (4_000, 2_000), tuple(PEERS)),
-    "atari": Task("256 rows of four 84 x 84 frames, of 64k", 3.0, (150, 60), tuple(PEERS)),
+    "small": Task("256 rows of 17 floats and 6 actions, of 1M", 2.0, (2_000, 1_000), tuple(PEERS)),
+    "atari": Task("256 rows of four 84 x 84 frames, of 64k", 3.0, (80, 30), tuple(PEERS)),
     "prioritised": Task(
-        "256 small rows by priority and new priorities, of 1M", 3.0, (2_000, 1_000), ("cpprb", "tianshou")
+        "256 small rows by priority and new priorities, of 1M", 3.0, (1_000, 500), ("cpprb", "tianshou")
     ),
 }
 HEAD = ["task", "peer", "ours, batches/s", "theirs", "ratio [95 %]", "ratio of processor time", "aim"]
@@ -68,7 +68,8 @@ def python(folder: Path, side: str) -> str:
 
 
 def start(folder: Path, side: str, task: str) -> versus.Worker:
-    return versus.Worker(side, [python(folder, side), str(HERE / "replay_sides.py"), side, task])
+    command = [python(folder, side), str(HERE / "replay_sides.py"), side, task]
+    return versus.Worker(side, command, {"OMP_NUM_THREADS": "1"})
 
 
 def measured(task: str, folder: Path, pairs: int) -> Iterator[list[str]]:
