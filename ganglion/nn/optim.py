@@ -17,11 +17,11 @@ def same(grads: Grads) -> Grads:
     return grads
 
 
-def norms(grads: list[Tensor]) -> Sequence[Tensor]:
+def norms(grads: list[Tensor]) -> list[Tensor]:
     """The norm of each: one operation when eager; a compiler fuses them only one by one."""
     if torch.compiler.is_compiling():
         return [torch.linalg.vector_norm(grad) for grad in grads]
-    return torch._foreach_norm(grads)
+    return list(torch._foreach_norm(grads))
 
 
 class Adam:
