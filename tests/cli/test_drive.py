@@ -27,7 +27,7 @@ class Pretend:
     at_three: Callable[[], None]
 
     def __init__(self, config: RunConfig) -> None:
-        self.cfg, self.folder = config, Path("runs/my run")
+        self.cfg, self.folder, self.why = config, Path("runs/my run"), ""
         self.commands: list[Command | None] = []
         self.made.append(self)
 
