@@ -1,0 +1,49 @@
+"""Scores added up many steps at a time are those of a plain loop, bit for bit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ganglion.envs.tally import LATER, Tally
+
+
+def test_sums_are_those_of_a_plain_loop() -> None:
+    rng, tally = np.random.default_rng(0), Tally(3)
+    total, length, speed = [0.0] * 3, [0] * 3, [0.0] * 3
+    for t in range(3 * LATER + 7):
+        reward, info = rng.standard_normal(3).astype(np.float32), {"speed": rng.standard_normal(3)}
+        if t % 50 == 20:  # slot 1 starts again: this row is not a step of its next episode
+            starts = np.array([False, True, False])
+            tally.clear(starts)
+            total[1], length[1], speed[1] = 0.0, 0, 0.0
+            tally.add(reward, info, ~starts)
+            counted = [0, 2]
+        else:
+            tally.add_all(reward, info)
+            counted = [0, 1, 2]
+        for slot in counted:
+            total[slot] += float(reward[slot])
+            length[slot] += 1
+            speed[slot] += float(info["speed"][slot])
+    assert tally.total.tolist() == total and tally.length.tolist() == length
+    assert [tally.means(slot)["speed"] for slot in range(3)] == [s / n for s, n in zip(speed, length, strict=True)]
+
+
+def test_what_is_no_number_is_passed_over() -> None:
+    tally, everyone = Tally(2), np.ones(2, np.bool_)
+    info: dict[str, Any] = {
+        "lives": np.array([3, 5]),
+        "_lives": np.array([True, False]),
+        "mixed": np.array([np.float32(1.5), None], object),
+        "image": np.zeros((2, 4, 4)),
+        "word": np.array(["a", "b"]),
+    }
+    for _ in range(2):
+        tally.add_all(np.ones(2), info)
+    assert tally.sums() == [{"lives": [6.0, 2.0], "mixed": [3.0, 2.0]}, {}]
+    tally.add(np.ones(2), {"late": np.array([1.0, 2.0])}, everyone)
+    again = Tally(2)
+    again.restore(tally.total, tally.length, tally.sums())
+    assert again.sums() == tally.sums() and again.length.tolist() == [3, 3] and again.total.tolist() == [3.0, 3.0]
