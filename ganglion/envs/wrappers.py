@@ -171,5 +171,8 @@ class FrameStack(Wrapper):
 
 
 def _channels(shape: tuple[int, ...]) -> int:
-    """The axis along which frames are joined: the channels of an image, which are the shorter end."""
-    return len(shape) - 1 if len(shape) == 3 and shape[-1] < shape[0] else 0
+    """The axis along which frames are joined: the channels of an image, the end beside a square, else the shorter."""
+    if len(shape) != 3:
+        return 0
+    square = (shape[0] == shape[1]) - (shape[1] == shape[2])
+    return 2 if square > 0 or (square == 0 and shape[2] < shape[0]) else 0
