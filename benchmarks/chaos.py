@@ -146,9 +146,13 @@ def account(trial: Trial) -> dict[str, int]:
                 wrong += bool(fell) != bool(ended[t, slot])
             t += 1
             if over:  # a dead row with the last observation, then the next episode
-                if t < len(obs):
-                    wrong += bool(valid[t, slot]) or not np.array_equal(obs[t, slot], seen)
-                t, episode, episodes, length = t + 1, episode + 1, episodes + 1, 0
+                again = True
+                while again:  # once more where the worker was lost while it began an episode, which is then left out
+                    if t < len(obs):
+                        wrong += bool(valid[t, slot]) or not np.array_equal(obs[t, slot], seen)
+                    again = t < len(obs) and bool(truncated[t, slot])
+                    t, episode, episodes, cut = t + 1, episode + 1, episodes + 1, cut + again
+                length = 0
                 seen = world.reset(seed=episode_seed(seed, slot, episode))[0]
     return {"rows": len(obs) * SLOTS, "wrong": wrong, "episodes": episodes, "cut": cut, "lost": lost}
 
