@@ -34,6 +34,10 @@ SORTS: dict[str, dict[str, Any]] = {
     "recurrent": {
         "algo": {"kind": "ppo", "horizon": 16, "net": {"hidden": [16], "memory": "gru", "memory_size": 16}},
         "env": {"kind": "torch", "id": "cartpole", "slots": 4}},
+    "impala": {
+        "algo": {"kind": "impala", "horizon": 12, "epochs": 2, "minibatches": 2,
+                 "net": {"hidden": [16], "normalise": True, "memory": "gru", "memory_size": 16}},
+        "env": {"kind": "gym", "id": "CartPole-v1", "slots": 4}},
     "sac": {
         "algo": {"kind": "sac", "replay": REPLAY, "net": {"hidden": [16]},
                  "limiter": {"warmup": 150, "opt_interval": 2}},

@@ -14,6 +14,7 @@ PRESETS = presets()
 PROMISED = {
     "cartpole/dqn": 50_000,
     "cartpole/ppo": 100_000,
+    "cartpole/impala": 500_000,
     "acrobot/ppo": 200_000,
     "pendulum/ppo": 200_000,
     "pendulum/sac": 20_000,
