@@ -40,6 +40,14 @@ def test_takes_over_at_its_step_where_the_run_is_long_enough():
     assert looked(Swap(), 3, total=1) == [0, 1, 2]
 
 
+def test_where_nothing_can_be_compiled_a_long_run_stays_eager_and_says_so_once(caplog: pytest.LogCaptureFixture):
+    with caplog.at_level(logging.WARNING):
+        assert looked(Swap(10, 101, able=False), 14, total=100) == []
+        assert not caplog.records, "a short run would have stayed eager anyway"
+        assert looked(Swap(10, 100, able=False), 14, total=100) == []
+    assert len(caplog.records) == 1 and "running eagerly" in caplog.records[0].message
+
+
 def test_a_restored_swap_stays_in_the_form_it_was_in():
     swap = Swap(10, 100)
     looked(swap, 12, total=100)
