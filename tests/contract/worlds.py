@@ -155,6 +155,8 @@ CASES = [
     Case("ppo-shared", "ppo", TWO, Box((4, 36, 36), torch.uint8), over(PPO, shared=True)),
     Case("ppo-all", "ppo", THREE, MASKED, over(PPO, max_kl=0.5,
          net={"memory": "lstm", "memory_size": 8, "normalise": True})),
+    Case("dqn-apex", "dqn", THREE, MASKED, over(DQN, ladder=7.0, epsilon=0.9, n_step=3,
+         replay={"kind": "prioritised", "initial": "error"})),
     Case("impala", "impala", TWO, settings=IMPALA),
     Case("impala-hybrid", "impala", HYBRID, MIXED, over(IMPALA, normalise_advantage=True)),
     Case("impala-own", "impala", ARM, Box((4, 36, 36), torch.uint8), over(IMPALA, shared=False, horizon=3)),

@@ -21,7 +21,8 @@ SORTS: dict[str, dict[str, Any]] = {
                  "net": {"hidden": [16], "normalise": True}, "limiter": {"warmup": 100, "opt_interval": 4}},
         "env": {"kind": "gym", "id": "CartPole-v1", "slots": 4}},
     "prioritised": {
-        "algo": {"kind": "dqn", "hold": 3, "replay": {"kind": "prioritised", **REPLAY}, "net": {"hidden": [16]},
+        "algo": {"kind": "dqn", "hold": 3, "ladder": 2, "net": {"hidden": [16]},
+                 "replay": {"kind": "prioritised", "initial": "error", **REPLAY},
                  "limiter": {"warmup": 100, "opt_interval": 4}},
         "env": {"kind": "gym", "id": "MountainCar-v0", "slots": 3}},
     "frames": {

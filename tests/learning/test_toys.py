@@ -62,7 +62,7 @@ def test_identity_says_what_it_sees(algo, seed):
 def test_impala_learns_from_what_another_did(seed):
     """Who explores never changes: it acts as on its first day."""
     cfg = {"algo": over(IMPALA, epochs=4), "env": {"kind": "toy", "id": "identity", "size": 4, "slots": 16},
-           "train": {"budget": "8k steps"}, "eval": {"episodes": 64}, "run": {"seed": seed, "device": "cpu"}}  # fmt: skip
+           "train": {"budget": "8k steps"}, "eval": {"episodes": 64}, "run": {"seed": seed}}  # fmt: skip
     trainer = build(RunConfig.model_validate(cfg))
     trainer.explorer.agent = build_agent(RunConfig.model_validate(cfg), trainer.explorer.env.spec)
     kl = [float(log.metrics["kl"]) for log in trainer() if log.kind == "learn"]
