@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from time import perf_counter
+from typing import TYPE_CHECKING
 
 from ganglion.config import Every
 from ganglion.core import Command, Episode, LogData, Progress, SetKnob, State, Stop, join, under
@@ -11,11 +12,14 @@ from ganglion.runtime.evaluator import Evaluator
 from ganglion.runtime.explorer import Explorer
 from ganglion.runtime.learner import Learner
 
+if TYPE_CHECKING:
+    from ganglion.runtime.receiver import Receiver
+
 
 class Trainer:
     """Explorer and Learner in turn until the budget is spent. Stopping and calling again continues."""
 
-    def __init__(self, explorer: Explorer, learner: Learner, evaluator: Evaluator, budget: Every) -> None:
+    def __init__(self, explorer: Explorer | Receiver, learner: Learner, evaluator: Evaluator, budget: Every) -> None:
         self.explorer, self.learner, self.evaluator, self.budget = explorer, learner, evaluator, budget
         self.at = Progress()
 
