@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import inf
+from typing import Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
+from ganglion import ops
 from ganglion.buffers.frames import WHOLE, Whole
 from ganglion.buffers.replay import Fold, Replay, ReplayConfig
 from ganglion.buffers.sumtree import SumTree
 from ganglion.config import Share, linear, register
 from ganglion.core import Obs, Past, Progress, Row, Sample, State, Transition, join, under
+from ganglion.errors import UserError
+from ganglion.ops.returns import windows
 
 
 @register("buffer", "prioritised")
@@ -23,6 +27,11 @@ class PrioritisedConfig(ReplayConfig):
     alpha: float = Field(0.6, ge=0, le=1)  # how much priorities count
     beta: Share = linear(0.4, 1.0, until=1.0)  # how far the bias is corrected, over the budget
     floor: float = Field(1e-6, gt=0)  # added to every priority
+    initial: Literal["largest", "error"] = "largest"  # of new rows: as the most urgent, or as wrong as the explorer was
+
+    @property
+    def rated(self) -> bool:
+        return self.initial == "error"
 
     def build(self, fold: Fold, recurrent: bool, slots: int, device: torch.device, seen: Whole = WHOLE) -> Prioritised:
         return Prioritised(self, fold, recurrent, slots, device, seen)
@@ -51,8 +60,32 @@ class Prioritised(Replay):
         if complete >= 0:
             valid = self.ring.held.valid[complete % self.ring.length]
             index = torch.cat([index, self.near[:slots] + complete % self.ring.length * slots])
-            mass = torch.cat([mass, valid * self.largest**self.cfg.alpha])
+            fresh = self.mass(self.error(complete)) if self.cfg.rated else self.largest**self.cfg.alpha
+            mass = torch.cat([mass, valid * fresh])
         self.tree.set(index, mass)
+
+    def error(self, time: int) -> Tensor:
+        """How wrong whoever explored was about the sequences that start at row `time`, [B] (Horgan et al. 2018).
+
+        Row t expected extras q; it got n rewards and extras value of the row that bootstraps it.
+        """
+        rows, (n, _, length) = self.ring.held, self.fold
+        if not {"q", "value"} <= rows.extras.keys():
+            raise UserError("algo.replay.initial: error needs an algorithm that says q of its rows (dqn); try largest.")
+        along = torch.arange(time, time + length + n, device=self.device) % self.ring.length
+        before = along[:-1]
+        cut = rows.terminated[before] | rows.truncated[before]
+        reward, discount, ahead = windows(rows.reward[before], self.ring.derived.discount[before], cut, n)
+        got = reward + discount * ops.at(rows.extras["value"][along], ahead)
+        live = self.ring.derived.live[along[:length]] * (self.own >= self.cfg.burn_in)
+        return ops.sequence_priority(got - rows.extras["q"][along[:length]], live)
+
+    def mass(self, priority: Tensor) -> Tensor:
+        """What a priority weighs in the tree; the largest so far is kept."""
+        urgency = priority.double() + self.cfg.floor
+        urgency = torch.where(urgency < inf, urgency, self.largest)  # a NaN is most urgent, too
+        self.largest.copy_(torch.maximum(self.largest, urgency.max()))
+        return urgency**self.cfg.alpha
 
     def blank(self, time: int, rows: int) -> tuple[Tensor, Tensor]:
         """No mass for the newest `rows` rows, from `time` on, nor for the oldest that have lost frames."""
@@ -75,10 +108,7 @@ class Prioritised(Replay):
 
     def feedback(self, index: Tensor, priority: Tensor) -> None:
         """Takes one new priority [N] per sequence drawn."""
-        urgency = priority.double() + self.cfg.floor
-        urgency = torch.where(urgency < inf, urgency, self.largest)  # a NaN is most urgent, too
-        self.largest.copy_(torch.maximum(self.largest, urgency.max()))
-        mass = urgency**self.cfg.alpha
+        mass = self.mass(priority)
         if self.cfg.max_use is not None:
             mass = mass * (self.usage.uses(index) < self.cfg.max_use)
         self.tree.set_largest(index, mass)

@@ -14,6 +14,7 @@ log = logging.getLogger(__name__)
 
 # A C++ wrapper halves what a call of a small graph costs; it asserts the shapes it was compiled for.
 OPTIONS: dict[str, Any] = {"cpp_wrapper": True}
+TOO_OLD = "torch %s cannot compile an update with its gradients: running eagerly"
 
 
 def can_compile() -> bool:
@@ -71,7 +72,7 @@ def wrapper(mode: str, backend: str = "inductor") -> Wrap:
 
         return Captured
     if not can_compile():
-        log.warning("torch %s cannot compile an update with its gradients: running eagerly", torch.__version__)
+        log.warning(TOO_OLD, torch.__version__)
         return lambda fn: fn
     if backend == "inductor":
         return Compiled

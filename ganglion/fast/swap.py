@@ -8,7 +8,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import torch
+
 from ganglion.core import Progress, State
+from ganglion.fast.compile import TOO_OLD
 
 log = logging.getLogger(__name__)
 LATE = 60  # seconds that a compiler which has fallen behind is waited for
@@ -51,14 +54,19 @@ class Swap:
     Both are read from counters, so that a run repeats and a resumed one continues in the form it was in.
     """
 
-    def __init__(self, since: int = 0, least: int = 0) -> None:
+    def __init__(self, since: int = 0, least: int = 0, able: bool = True) -> None:
         self.since, self.least = since, least  # opt steps; `least`: in the whole run
+        self.able = able  # whether there is a fast form to go over to
         self.on = since == 0
         self.compiler: Compiler | None = None
 
     def look(self, at: Progress) -> None:
         """Before the update that `at` counts up to."""
         if self.on or at.opt_steps > self.since or not self.worth(at):
+            return
+        if not self.able:
+            if at.opt_steps == self.since:
+                log.warning(TOO_OLD, torch.__version__)
             return
         if at.opt_steps == self.since // 4 and self.compiler is not None:
             self.compiler.start()

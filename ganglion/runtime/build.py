@@ -54,9 +54,10 @@ def quicken(cfg: RunConfig, device: torch.device) -> tuple[Wrap, Swap]:
         raise UserError("run.fast: compile is for run.device=cpu. Accepted here: auto, eager, graph.")
     if mode == "auto" and device.type == "cuda":
         return wrapper("graph"), Swap()
-    if mode == "auto" and can_compile():
-        return wrapper("compile"), Swap(cfg.run.swap, LEAST)
-    return wrapper("eager" if mode == "auto" else mode), Swap()
+    if mode == "auto":  # an older torch stays eager, and says so where it would have gone over
+        able = can_compile()
+        return wrapper("compile" if able else "eager"), Swap(cfg.run.swap, LEAST, able)
+    return wrapper(mode), Swap()
 
 
 def build_env(cfg: RunConfig, slots: int | None = None) -> Env:
