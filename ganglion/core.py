@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from ganglion.exchange import Broker as Broker
 from ganglion.exchange import Origin as Origin
-from ganglion.exchange import Packet as Packet
 from ganglion.exchange import Weights as Weights
 from ganglion.spaces import Box as Box
 from ganglion.spaces import Composite as Composite

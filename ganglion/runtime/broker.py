@@ -6,7 +6,8 @@ from collections import deque
 from threading import Condition
 from typing import Any
 
-from ganglion.core import Origin, Packet, Weights
+from ganglion.core import Origin, Weights
+from ganglion.exchange import Packet
 
 
 class LocalBroker:

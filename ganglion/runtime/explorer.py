@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import torch
 
 from ganglion import ops
@@ -56,14 +54,6 @@ class Explorer:
         held = fresh if self.held is None else self.held
         self.held = Noise(*(torch.where(keep, old, new) for old, new in zip(held, fresh, strict=True)))
         return self.held
-
-    def numbers(self) -> Mapping[str, float]:
-        """What is recorded beside averages."""
-        return self.faults.numbers()
-
-    def line(self) -> str:
-        """What a summary says of it, in a line; nothing of one that is here."""
-        return ""
 
     def state(self) -> State:
         parts = {"stream": self.stream.state()}

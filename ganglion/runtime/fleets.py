@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from threading import Thread
 
 from ganglion.config import RunConfig
-from ganglion.core import Packet, State, Weights, join, under
+from ganglion.core import State, Weights, join, under
 from ganglion.errors import UserError
+from ganglion.exchange import Packet
 from ganglion.runtime.account import Account
 from ganglion.runtime.broker import LocalBroker
 from ganglion.runtime.sender import Lot

@@ -9,8 +9,9 @@ from typing import NamedTuple, Protocol
 from ganglion import ops
 from ganglion.buffers import RolloutBuffer
 from ganglion.buffers.frames import Frames
-from ganglion.core import Env, EnvSpec, LogData, Packet, Progress, State, Weights, join, under
+from ganglion.core import Env, EnvSpec, LogData, Progress, State, Weights, join, under
 from ganglion.envs.faults import Faults, faults_of
+from ganglion.exchange import Packet
 from ganglion.runtime.account import Account
 from ganglion.runtime.learner import Learner
 from ganglion.runtime.seams import Seams

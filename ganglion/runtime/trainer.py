@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from time import perf_counter
-from typing import TYPE_CHECKING
 
 from ganglion.config import Every
 from ganglion.core import Command, Episode, LogData, Progress, SetKnob, State, Stop, join, under
 from ganglion.runtime.evaluator import Evaluator
 from ganglion.runtime.explorer import Explorer
 from ganglion.runtime.learner import Learner
-
-if TYPE_CHECKING:
-    from ganglion.runtime.receiver import Receiver
+from ganglion.runtime.receiver import Receiver
 
 
 class Trainer:
