@@ -85,7 +85,7 @@ def ganglion(task: str) -> Sampler:
     held.valid.fill_(True)
     if image:
         held.extras["back"].copy_(torch.from_numpy(np.minimum(time_major % EPISODE, STACK - 1)))
-    buffer.ring.derive(slice(None))
+    buffer.ring.derive()
     buffer.ring.pushed = buffer.ring.length
     if task == "prioritised":
         buffer.tree.rebuild(torch.ones_like(buffer.tree.mass))

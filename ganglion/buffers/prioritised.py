@@ -39,7 +39,6 @@ class Prioritised(Replay):
         super().__init__(cfg, fold, recurrent, slots, device, seen)
         self.tree = SumTree(self.ring.length * slots, device)
         self.largest = torch.ones((), dtype=torch.float64, device=device)  # new rows are as urgent as the most urgent
-        self.shares = torch.zeros(0, dtype=torch.float64)  # where each equal share of the mass begins
         span = max(1 + seen.history, fold.reach + seen.history)
         self.near = torch.arange(span * slots, device=device)  # flat positions from a row on
 
@@ -64,24 +63,34 @@ class Prioritised(Replay):
 
     def take(self, uniform: Tensor, at: Progress) -> Sample[Transition]:
         """Draws one sequence from each equal share of the mass; weights correct for being drawn too often."""
-        n = uniform.shape[0]
-        if len(self.shares) != n:
-            self.shares = torch.arange(n, dtype=torch.float64, device=self.device) / n
-        strata = torch.add(self.shares, uniform.to(self.device), alpha=1 / n)
-        index = self.tree.find(strata)
-        mass = self.tree.get(index)
-        weight = (mass / mass.min()) ** -self.cfg.beta(at.fraction)  # at most 1
-        return self.gather(index, weight.float(), at)
+        index, mass = self.tree.find(self.here(uniform), spread=True)
+        if self.code:
+            self.code.over_least(mass.data_ptr(), len(mass))
+        else:
+            mass /= mass.min()
+        weight = mass.pow_(-self.cfg.beta(at.fraction)).float()  # at most 1
+        return self.gather(index, weight, at)
 
     def feedback(self, index: Tensor, priority: Tensor) -> None:
         """Takes one new priority [N] per sequence drawn."""
-        urgency = priority.double() + self.cfg.floor
-        urgency = torch.where(urgency < inf, urgency, self.largest)  # a NaN is most urgent, too
-        self.largest.copy_(torch.maximum(self.largest, urgency.max()))
-        mass = urgency**self.cfg.alpha
+        mass = self.urgency(priority).pow_(self.cfg.alpha)
         if self.cfg.max_use is not None:
             mass = mass * (self.usage.uses(index) < self.cfg.max_use)
         self.tree.set_largest(index, mass)
+
+    def urgency(self, priority: Tensor) -> Tensor:
+        """Finite priorities; what is not finite, a NaN too, is as urgent as the most urgent so far."""
+        if self.code:
+            priority, n = priority.float().contiguous(), len(priority)
+            urgency = torch.empty(n, dtype=torch.float64)
+            self.code.urgency(
+                priority.data_ptr(), n, self.cfg.floor, self.largest.data_ptr(), urgency.data_ptr()
+            )
+            return urgency
+        urgency = priority.float().double() + self.cfg.floor
+        urgency = torch.where(urgency < inf, urgency, self.largest)
+        self.largest.copy_(torch.maximum(self.largest, urgency.max()))
+        return urgency
 
     def metrics(self) -> Mapping[str, float]:
         mass = self.tree.mass

@@ -9,6 +9,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from ganglion.buffers import compiled
 from ganglion.buffers.frames import WHOLE, Whole, keeper
 from ganglion.buffers.storage import Fetched, SampledRing
 from ganglion.buffers.usage import Usage
@@ -72,8 +73,9 @@ class Replay:
         )
         self.size = self.ring.length * slots
         self.usage = Usage(self.ring.length, slots, device)
-        rows = torch.arange(fold.length + fold.n, device=device)[:, None]
-        self.own, self.after, self.order = rows[: fold.length], rows[1 : fold.length + 1], rows * slots
+        self.own = torch.arange(fold.length, device=device)[:, None]
+        self.simple: tuple[Fetched, Transition] | None = None  # transitions of one step: views of what is fetched
+        self.code = compiled.code() if device.type == "cpu" else None
 
     # ------------------------------------------------------------ in
 
@@ -98,39 +100,69 @@ class Replay:
 
     def take(self, uniform: Tensor, at: Progress) -> Sample[Transition]:
         """Draws `batch` sequences among those whose earlier frames and later rows are all there."""
-        rows = self.ring.filled - self.fold.reach - self.lost
-        oldest = self.ring.pushed - self.ring.filled + self.lost
-        drawn = (uniform.to(self.device) * (rows * self.slots)).long()
-        return self.gather(drawn + oldest * self.slots, None, at)
+        count = (self.ring.filled - self.fold.reach - self.lost) * self.slots
+        first = (self.ring.pushed - self.ring.filled + self.lost) * self.slots % self.size
+        uniform = self.here(uniform)
+        if self.code:
+            index = torch.empty(len(uniform), dtype=torch.int64)
+            self.code.draw(uniform.data_ptr(), len(uniform), count, first, self.size, index.data_ptr())
+        else:
+            index = (uniform * count).long().add_(first).remainder_(self.size)
+        return self.gather(index, None, at)
+
+    def here(self, uniform: Tensor) -> Tensor:
+        """Random numbers as a draw needs them."""
+        return uniform.to(self.device, torch.float64).contiguous()
 
     def gather(self, index: Tensor, weight: Tensor | None, at: Progress) -> Sample[Transition]:
         """The sequences that start at flat positions `index` [N], with the weight each was drawn with."""
-        ring = self.ring
-        span = (index + self.order) % self.size  # [length + n, N] flat positions along time
-        got = ring.fetch(span, self.fold.length)
-        reward, discount, later = self.returns(got)
-        past = next_past = Past((), got.first.start)
-        ahead = self.own.expand_as(later)
-        if self.recurrent:  # memory must run through every later row to reach the one that bootstraps
-            memory, after = (ring.read(ring.held.memory, span[k : k + 1], f"memory {k}") for k in (0, 1))
-            past, next_past, ahead = Past(memory, got.first.start), Past(after, got.rest.start), later - 1
-        if self.recurrent or self.fold.n == 1:
-            obs, next_obs = self.seen.along(ring, span, got, self.recurrent)
+        got = self.ring.fetch(index, self.fold.length + self.fold.n, self.fold.length)
+        if self.fold.n > 1 or self.recurrent:
+            data = self.folded(index, got)
         else:
-            obs, next_obs = self.seen.pairs(ring, span[: self.fold.length], span.gather(0, later))
-        data = Transition(obs, got.first.action, reward, discount, next_obs, ahead, past, next_past)
-        return Sample(data, span[0], self.weigh(span[0], got.derived.live, weight, at))
+            if self.simple is None or self.simple[0] is not got:
+                self.simple = got, self.steps(got)
+            data = self.simple[1]
+            if not self.ring.pack:
+                obs, next_obs = self.seen.along(self.ring, index, got, False)
+                data = data._replace(obs=obs, next_obs=next_obs)
+        return Sample(data, index, self.weigh(index, got.derived.live, weight, at))
+
+    def steps(self, got: Fetched) -> Transition:
+        """Transitions of one step."""
+        past, ahead = Past((), got.first.start), self.own.expand_as(got.first.reward)
+        what = (got.first.action, got.first.reward, got.derived.discount)
+        return Transition(got.first.obs, *what, got.rest.obs, ahead, past, past)
+
+    def folded(self, index: Tensor, got: Fetched) -> Transition:
+        """Transitions of several steps, or with memories; nothing passes an episode's end."""
+        reward, discount, later = self.returns(got)
+        if not self.recurrent:
+            obs, next_obs = self.seen.pairs(self.ring, index, got, later)
+            past = Past((), got.first.start)
+            return Transition(
+                obs, got.first.action, reward, discount, next_obs, self.own.expand_as(later), past, past
+            )
+        ring, span = self.ring, self.ring.span(index, got)
+        obs, next_obs = self.seen.along(ring, index, got, True)
+        memory, after = (ring.read(ring.held.memory, span[k : k + 1], f"memory {k}") for k in (0, 1))
+        past, next_past = Past(memory, got.first.start), Past(after, got.rest.start)
+        # memory must run through every later row to reach the one that bootstraps
+        return Transition(obs, got.first.action, reward, discount, next_obs, later - 1, past, next_past)
 
     def returns(self, got: Fetched) -> NStep:
-        """n-step sums, their discounts, and which row bootstraps, [T, N]; nothing passes an episode's end."""
+        """n-step sums, their discounts, and which row bootstraps, [T, N]."""
         reward, discount, n = got.first.reward, got.derived.discount, self.fold.n
         if n == 1:
-            return NStep(reward, discount, self.after.expand_as(reward))
+            return NStep(reward, discount, (self.own + 1).expand_as(reward))
         return windows(got.rows.reward[:-1], discount, (got.rows.terminated | got.rows.truncated)[:-1], n)
 
     def weigh(self, index: Tensor, live: Tensor, weight: Tensor | None, at: Progress) -> Tensor:
         """The weight of each row [T, N]: 0 where dead, warming up, used too often or too old."""
-        rows = live if weight is None else live * weight
+        if weight is None:
+            rows = live
+        else:  # which has found the first row of each sequence alive
+            rows = weight.unsqueeze(0) if len(live) == 1 else live * weight
         if self.cfg.max_use is not None:  # before this use is counted: a row drawn twice at once is not lost by it
             rows = rows * (self.usage.uses(index) < self.cfg.max_use)
         if self.cfg.max_staleness is not None:
