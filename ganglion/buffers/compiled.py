@@ -24,7 +24,7 @@ FLAGS = ("-O3", "-ffp-contract=off", "-fPIC", "-shared")  # nothing that changes
 KINDS = {"p": ctypes.c_void_p, "n": ctypes.c_int64, "d": ctypes.c_double}
 ARGUMENTS = {  # of each function: pointers, numbers, doubles
     "draw": "pnnnnp", "fetch": "pnnnpnnp", "frames": "pnnnpnnp", "use": "ppnpnn", "set": "pnppnn",
-    "find": "pnnppnnppp", "over_least": "pn", "urgency": "pndpp",
+    "fill": "pnnnnpnd", "find": "pnnppnnppp", "over_least": "pn", "urgency": "pndpp",
 }  # fmt: skip
 
 

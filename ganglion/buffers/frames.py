@@ -82,14 +82,17 @@ class Frames(Whole):
 
     def kept(self, row: Row, ring: SampledRing) -> Row:
         """With the newest frame of every stack, and how far the oldest lies back."""
-        back = torch.zeros_like(row.start, dtype=torch.uint8)
         if ring.pushed:
-            before = ring.held.extras[BACK][(ring.pushed - 1) % ring.length].to(back.device)
-            back = torch.where(row.start, back, (before + 1).clamp_(max=self.history))
+            before = ring.held.extras[BACK][(ring.pushed - 1) % ring.length].to(row.start.device)
+            back = (before + 1).clamp_(max=self.history).masked_fill_(row.start, 0)
+        else:
+            back = torch.zeros_like(row.start, dtype=torch.uint8)
         obs = self.change(row.obs, lambda x, s: x.narrow(1 + s.axis, x.shape[1 + s.axis] - s.size, s.size))
         return row._replace(obs=obs, extras={**row.extras, BACK: back})
 
     def change(self, obs: Obs, change: Callable[[Tensor, Stack], Tensor]) -> Obs:
+        if isinstance(obs, Tensor):
+            return change(obs, self.stacks[""])
         named = ops.flatten_names(obs).items()
         return ops.unflatten(obs, {k: change(x, self.stacks[k]) if k in self.stacks else x for k, x in named})
 

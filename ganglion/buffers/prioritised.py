@@ -10,8 +10,9 @@ from pydantic import Field
 from torch import Tensor
 
 from ganglion.buffers.frames import WHOLE, Whole
-from ganglion.buffers.replay import Fold, Replay, ReplayConfig
+from ganglion.buffers.replay import Replay, ReplayConfig
 from ganglion.buffers.sumtree import SumTree
+from ganglion.buffers.transitions import Fold
 from ganglion.config import Share, linear, register
 from ganglion.core import Obs, Past, Progress, Row, Sample, State, Transition, join, under
 
@@ -38,25 +39,20 @@ class Prioritised(Replay):
     ) -> None:
         super().__init__(cfg, fold, recurrent, slots, device, seen)
         self.tree = SumTree(self.ring.length * slots, device)
+        self.code = self.tree.code
         self.largest = torch.ones((), dtype=torch.float64, device=device)  # new rows are as urgent as the most urgent
-        span = max(1 + seen.history, fold.reach + seen.history)
-        self.near = torch.arange(span * slots, device=device)  # flat positions from a row on
 
     def push(self, row: Row, ahead: tuple[Obs, Past], at: Progress) -> None:
         super().push(row, ahead, at)
-        newest, slots = self.ring.pushed - 1, self.slots
-        index, mass = self.blank(newest, 1)
-        complete = newest - self.fold.reach
-        if complete >= 0:
-            valid = self.ring.held.valid[complete % self.ring.length]
-            index = torch.cat([index, self.near[:slots] + complete % self.ring.length * slots])
-            mass = torch.cat([mass, valid * self.largest**self.cfg.alpha])
-        self.tree.set(index, mass)
+        newest = self.ring.pushed - 1
+        self.blank(newest, 1)
+        if (complete := newest - self.fold.reach) >= 0:
+            live = self.ring.held.valid[complete % self.ring.length]
+            self.tree.fill(complete * self.slots, self.slots, live, self.largest**self.cfg.alpha)
 
-    def blank(self, time: int, rows: int) -> tuple[Tensor, Tensor]:
+    def blank(self, time: int, rows: int) -> None:
         """No mass for the newest `rows` rows, from `time` on, nor for the oldest that have lost frames."""
-        index = (self.near[: (rows + self.lost) * self.slots] + time * self.slots) % self.size
-        return index, torch.zeros_like(index, dtype=torch.float64)
+        self.tree.fill(time * self.slots, (rows + self.lost) * self.slots)
 
     def ready(self) -> bool:
         return super().ready() and bool(self.tree.total > 0)
@@ -83,9 +79,7 @@ class Prioritised(Replay):
         if self.code:
             priority, n = priority.float().contiguous(), len(priority)
             urgency = torch.empty(n, dtype=torch.float64)
-            self.code.urgency(
-                priority.data_ptr(), n, self.cfg.floor, self.largest.data_ptr(), urgency.data_ptr()
-            )
+            self.code.urgency(priority.data_ptr(), n, self.cfg.floor, self.largest.data_ptr(), urgency.data_ptr())
             return urgency
         urgency = priority.float().double() + self.cfg.floor
         urgency = torch.where(urgency < inf, urgency, self.largest)
@@ -108,4 +102,4 @@ class Prioritised(Replay):
         self.tree.rebuild(tree["mass"])
         if self.ring.pushed:  # n_step may have grown
             rows = min(self.fold.reach, self.ring.pushed)
-            self.tree.set(*self.blank(self.ring.pushed - rows, rows))
+            self.blank(self.ring.pushed - rows, rows)

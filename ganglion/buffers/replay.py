@@ -3,33 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from ganglion.buffers import compiled
 from ganglion.buffers.frames import WHOLE, Whole, keeper
-from ganglion.buffers.storage import Fetched, SampledRing
+from ganglion.buffers.storage import SampledRing
+from ganglion.buffers.transitions import Fold, Transitions
 from ganglion.buffers.usage import Usage
 from ganglion.config import BufferConfig, Count, register
 from ganglion.core import EnvSpec, Obs, Past, Progress, Row, Sample, State, Transition, join, under
 from ganglion.errors import UserError
-from ganglion.ops.returns import NStep, windows
-
-
-class Fold(NamedTuple):
-    """How rows become transitions: n rewards summed under gamma, sequences of `length` rows."""
-
-    n: int
-    gamma: float
-    length: int
-
-    @property
-    def reach(self) -> int:
-        """How many later rows a sampled row needs."""
-        return self.length - 1 + self.n
 
 
 @register("buffer", "replay")
@@ -74,8 +59,7 @@ class Replay:
         self.size = self.ring.length * slots
         self.usage = Usage(self.ring.length, slots, device)
         self.own = torch.arange(fold.length, device=device)[:, None]
-        self.simple: tuple[Fetched, Transition] | None = None  # transitions of one step: views of what is fetched
-        self.code = compiled.code() if device.type == "cpu" else None
+        self.transitions = Transitions(self.ring, seen, fold, recurrent)
 
     # ------------------------------------------------------------ in
 
@@ -101,14 +85,8 @@ class Replay:
     def take(self, uniform: Tensor, at: Progress) -> Sample[Transition]:
         """Draws `batch` sequences among those whose earlier frames and later rows are all there."""
         count = (self.ring.filled - self.fold.reach - self.lost) * self.slots
-        first = (self.ring.pushed - self.ring.filled + self.lost) * self.slots % self.size
-        uniform = self.here(uniform)
-        if self.code:
-            index = torch.empty(len(uniform), dtype=torch.int64)
-            self.code.draw(uniform.data_ptr(), len(uniform), count, first, self.size, index.data_ptr())
-        else:
-            index = (uniform * count).long().add_(first).remainder_(self.size)
-        return self.gather(index, None, at)
+        first = (self.ring.pushed - self.ring.filled + self.lost) * self.slots
+        return self.gather(self.ring.draw(self.here(uniform), count, first), None, at)
 
     def here(self, uniform: Tensor) -> Tensor:
         """Random numbers as a draw needs them."""
@@ -116,46 +94,8 @@ class Replay:
 
     def gather(self, index: Tensor, weight: Tensor | None, at: Progress) -> Sample[Transition]:
         """The sequences that start at flat positions `index` [N], with the weight each was drawn with."""
-        got = self.ring.fetch(index, self.fold.length + self.fold.n, self.fold.length)
-        if self.fold.n > 1 or self.recurrent:
-            data = self.folded(index, got)
-        else:
-            if self.simple is None or self.simple[0] is not got:
-                self.simple = got, self.steps(got)
-            data = self.simple[1]
-            if not self.ring.pack:
-                obs, next_obs = self.seen.along(self.ring, index, got, False)
-                data = data._replace(obs=obs, next_obs=next_obs)
-        return Sample(data, index, self.weigh(index, got.derived.live, weight, at))
-
-    def steps(self, got: Fetched) -> Transition:
-        """Transitions of one step."""
-        past, ahead = Past((), got.first.start), self.own.expand_as(got.first.reward)
-        what = (got.first.action, got.first.reward, got.derived.discount)
-        return Transition(got.first.obs, *what, got.rest.obs, ahead, past, past)
-
-    def folded(self, index: Tensor, got: Fetched) -> Transition:
-        """Transitions of several steps, or with memories; nothing passes an episode's end."""
-        reward, discount, later = self.returns(got)
-        if not self.recurrent:
-            obs, next_obs = self.seen.pairs(self.ring, index, got, later)
-            past = Past((), got.first.start)
-            return Transition(
-                obs, got.first.action, reward, discount, next_obs, self.own.expand_as(later), past, past
-            )
-        ring, span = self.ring, self.ring.span(index, got)
-        obs, next_obs = self.seen.along(ring, index, got, True)
-        memory, after = (ring.read(ring.held.memory, span[k : k + 1], f"memory {k}") for k in (0, 1))
-        past, next_past = Past(memory, got.first.start), Past(after, got.rest.start)
-        # memory must run through every later row to reach the one that bootstraps
-        return Transition(obs, got.first.action, reward, discount, next_obs, later - 1, past, next_past)
-
-    def returns(self, got: Fetched) -> NStep:
-        """n-step sums, their discounts, and which row bootstraps, [T, N]."""
-        reward, discount, n = got.first.reward, got.derived.discount, self.fold.n
-        if n == 1:
-            return NStep(reward, discount, (self.own + 1).expand_as(reward))
-        return windows(got.rows.reward[:-1], discount, (got.rows.terminated | got.rows.truncated)[:-1], n)
+        data, live = self.transitions(index)
+        return Sample(data, index, self.weigh(index, live, weight, at))
 
     def weigh(self, index: Tensor, live: Tensor, weight: Tensor | None, at: Progress) -> Tensor:
         """The weight of each row [T, N]: 0 where dead, warming up, used too often or too old."""

@@ -106,6 +106,20 @@ void set(double **levels, int64_t height, const int64_t *index, const double *ma
     sum_up(levels, height, index, n);
 }
 
+/* Sets `count` positions from `first` on, going round: to `mass` where their flag (one byte every `step`) is set, else
+ * to nothing. */
+void fill(double **levels, int64_t height, int64_t size, int64_t first, int64_t count, const uint8_t *flags,
+          int64_t step, double mass) {
+    for (int64_t i = 0; i < count; i++) {
+        int64_t at = (first + i) % size;
+        levels[0][at] = flags && flags[i * step] ? mass : 0.0;
+    }
+    for (int64_t i = 0; i < count; i++) {
+        int64_t at = (first + i) % size;
+        sum_up(levels, height, &at, 1);
+    }
+}
+
 /* Positions in proportion to their mass, and their masses. `spread`: the i-th number is of the i-th of n equal parts.
  * `below` is room for top + 1 numbers, `left` for n. */
 void find(double **levels, int64_t height, int64_t top, double *restrict below, const double *restrict uniform,

@@ -113,6 +113,7 @@ class SampledRing(RowRing):
     def __init__(self, length: int, device: torch.device, gamma: float, pack: bool = True, block: int = 256) -> None:
         super().__init__(length, device, block)
         self.gamma, self.pack = gamma, pack
+        self.code = compiled.code() if device.type == "cpu" else None
         self.records = torch.empty(0)  # [length, B, bytes]
         self.layout: Layout | None = None
         self.stage: Stage | None = None
@@ -174,10 +175,18 @@ class SampledRing(RowRing):
         """Large arrays are taken as they are where they lie by slot, all others copied."""
         super().restore(state)
         if (rows := self.rows) is not None:
-            lies = lambda x: x if x.transpose(0, 1).is_contiguous() else lying_by_slot(x.shape, x.dtype, x.device)  # noqa: E731
-            self.hold(self.lay(ops.select(rows, 0), lies, rows))
+            self.hold(self.lay(ops.select(rows, 0), laid_by_slot, rows))
             ops.map_tree(lambda kept, x: kept if kept is x else kept.copy_(x), self.rows, rows)
             self.derive()
+
+    def draw(self, uniform: Tensor, count: int, first: int) -> Tensor:
+        """Flat positions drawn from the `count` that follow `first`."""
+        size = self.length * self.records.shape[1]
+        if not self.code:
+            return (uniform * count).long().add_(first % size).remainder_(size)
+        index = torch.empty(len(uniform), dtype=torch.int64)
+        self.code.draw(uniform.data_ptr(), len(uniform), count, first % size, size, index.data_ptr())
+        return index
 
     def fetch(self, index: Tensor, rows: int, first: int) -> Fetched:
         """What lies in records at flat positions [N] and in the rows after each, in all so many."""
@@ -221,6 +230,11 @@ class SampledRing(RowRing):
             return kept(flat)
 
         return ops.map_tree(gather, tree)
+
+
+def laid_by_slot(x: Tensor) -> Tensor:
+    """Rows [length, B, ...] as they are if those of one slot lie side by side, else room for them."""
+    return x if x.transpose(0, 1).is_contiguous() else lying_by_slot(x.shape, x.dtype, x.device)
 
 
 def lying_by_slot(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:

@@ -27,13 +27,14 @@ class SumTree:
         top, height = top or TOP.get(device.type, 512), 0
         while -(-size >> SHIFT * height) > top:
             height += 1
+        self.size = size
         size = -(-size >> SHIFT * height) << SHIFT * height  # padded, so that every sum has all its parts
         self.tensors = [zeros((size >> SHIFT * k,), torch.float64, device) for k in range(height + 1)]  # leaves first
         self.mass, self.height, self.top = self.tensors[0], height, len(self.tensors[-1])
         self.below = zeros((self.top + 1,), torch.float64, device)  # for `find`: the mass before each sum
         self.left = torch.empty(0, dtype=torch.float64)  # room for what is left of each draw on its way down
         self.host = device.type == "cpu"
-        self.code = compiled.code() if self.host else None
+        self.code: Any = compiled.code() if self.host else None
         self.levels: list[Array] = [self.array(x) for x in self.tensors]
         self.pointers = (ctypes.c_void_p * (height + 1))(*(x.data_ptr() for x in self.tensors))
 
@@ -64,6 +65,16 @@ class SumTree:
         else:
             self.mass.scatter_reduce_(0, index, mass, "amax", include_self=False)
             self.sum_up(index)
+
+    def fill(self, first: int, count: int, live: Tensor | None = None, mass: float | Tensor = 0.0) -> None:
+        """Sets `count` positions from `first` on, going round: to `mass` where `live` [count], else to 0."""
+        if self.code:
+            flags = (None, 0) if live is None else (live.data_ptr(), live.stride(0))
+            self.code.fill(self.pointers, self.height, self.size, first % self.size, count, *flags, float(mass))
+            return
+        index = (torch.arange(count, device=self.mass.device) + first) % self.size
+        none = torch.zeros(count, dtype=torch.float64, device=self.mass.device)
+        self.set(index, none if live is None else none.masked_fill(live, mass))
 
     def write(self, index: Tensor, mass: Tensor, largest: bool) -> None:
         index, mass = index.contiguous(), mass.contiguous()  # held until it is written

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,7 +28,7 @@ class Usage:
         self.drawn: list[tuple[Tensor, Progress]] = []
         self.latest: float | None = None  # staleness, not yet written down
         host = device.type == "cpu"
-        self.code = compiled.code() if host else None
+        self.code: Any = compiled.code() if host else None
         self.pointers = self.counts.data_ptr(), self.born.data_ptr()
         self.arrays = [x.numpy() if host else x for x in (self.counts, self.born)]  # numpy writes small things sooner
 
