@@ -88,7 +88,7 @@ def ganglion(task: str) -> Sampler:
     buffer.ring.derive()
     buffer.ring.pushed = buffer.ring.length
     if task == "prioritised":
-        buffer.tree.rebuild(torch.ones_like(buffer.tree.mass))
+        buffer.tree.rebuild(torch.ones(ROWS[task], dtype=torch.float64))
         buffer.tree.set(torch.arange(ROWS[task] - slots, ROWS[task]), torch.zeros(slots, dtype=torch.float64))
     g, urgency, at_start = torch.Generator().manual_seed(0), torch.from_numpy(urgencies()), Progress()
 

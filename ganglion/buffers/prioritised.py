@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import inf
+from typing import Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
+from ganglion import ops
 from ganglion.buffers.frames import WHOLE, Whole
 from ganglion.buffers.replay import Replay, ReplayConfig
 from ganglion.buffers.sumtree import SumTree
 from ganglion.buffers.transitions import Fold
 from ganglion.config import Share, linear, register
 from ganglion.core import Obs, Past, Progress, Row, Sample, State, Transition, join, under
+from ganglion.errors import UserError
+from ganglion.ops.returns import windows
 
 
 @register("buffer", "prioritised")
@@ -24,6 +28,11 @@ class PrioritisedConfig(ReplayConfig):
     alpha: float = Field(0.6, ge=0, le=1)  # how much priorities count
     beta: Share = linear(0.4, 1.0, until=1.0)  # how far the bias is corrected, over the budget
     floor: float = Field(1e-6, gt=0)  # added to every priority
+    initial: Literal["largest", "error"] = "largest"  # of new rows: as the most urgent, or as wrong as the explorer was
+
+    @property
+    def rated(self) -> bool:
+        return self.initial == "error"
 
     def build(self, fold: Fold, recurrent: bool, slots: int, device: torch.device, seen: Whole = WHOLE) -> Prioritised:
         return Prioritised(self, fold, recurrent, slots, device, seen)
@@ -47,8 +56,31 @@ class Prioritised(Replay):
         newest = self.ring.pushed - 1
         self.blank(newest, 1)
         if (complete := newest - self.fold.reach) >= 0:
-            live = self.ring.held.valid[complete % self.ring.length]
-            self.tree.fill(complete * self.slots, self.slots, live, self.largest**self.cfg.alpha)
+            live, first = self.ring.held.valid[complete % self.ring.length], complete * self.slots
+            if self.cfg.rated:
+                self.tree.set(self.tree.along(first, self.slots), live * self.mass(self.error(complete)))
+            else:
+                self.tree.fill(first, self.slots, live, self.largest**self.cfg.alpha)
+
+    def error(self, time: int) -> Tensor:
+        """How wrong whoever explored was about the sequences that start at row `time`, [B] (Horgan et al. 2018).
+
+        Row t expected extras q; it got n rewards and extras value of the row that bootstraps it.
+        """
+        rows, (n, _, length) = self.ring.held, self.fold
+        if not {"q", "value"} <= rows.extras.keys():
+            raise UserError("algo.replay.initial: error needs an algorithm that says q of its rows (dqn); try largest.")
+        along = torch.arange(time, time + length + n, device=self.device) % self.ring.length
+        before = along[:-1]
+        cut = rows.terminated[before] | rows.truncated[before]
+        reward, discount, ahead = windows(rows.reward[before], self.ring.derived.discount[before], cut, n)
+        got = reward + discount * ops.at(rows.extras["value"][along], ahead)
+        live = self.ring.derived.live[along[:length]] * (self.own >= self.cfg.burn_in)
+        return ops.sequence_priority(got - rows.extras["q"][along[:length]], live)
+
+    def mass(self, priority: Tensor) -> Tensor:
+        """What a priority weighs in the tree; the largest so far is kept."""
+        return self.urgency(priority).pow_(self.cfg.alpha)
 
     def blank(self, time: int, rows: int) -> None:
         """No mass for the newest `rows` rows, from `time` on, nor for the oldest that have lost frames."""
@@ -69,7 +101,7 @@ class Prioritised(Replay):
 
     def feedback(self, index: Tensor, priority: Tensor) -> None:
         """Takes one new priority [N] per sequence drawn."""
-        mass = self.urgency(priority).pow_(self.cfg.alpha)
+        mass = self.mass(priority)
         if self.cfg.max_use is not None:
             mass = mass * (self.usage.uses(index) < self.cfg.max_use)
         self.tree.set_largest(index, mass)
@@ -93,7 +125,7 @@ class Prioritised(Replay):
         return {**super().metrics(), "priority_max": float(self.largest), "priority_spread": spread}
 
     def state(self) -> State:
-        return join({"replay": super().state(), "tree": State({"mass": self.tree.mass, "largest": self.largest})})
+        return join({"replay": super().state(), "tree": State({"mass": self.tree.mass[: self.size], "largest": self.largest})})
 
     def restore(self, state: State) -> None:
         super().restore(under(state, "replay"))

@@ -28,6 +28,11 @@ class ReplayConfig(BufferConfig):
     max_use: int | None = Field(None, ge=1)  # how often a row may be learned from
     max_staleness: int | None = Field(None, ge=1)  # updates after which a row is not learned from any more
 
+    @property
+    def rated(self) -> bool:
+        """Whether rows should bring `q` and `value` in their extras: what whoever explored expected."""
+        return False
+
     def folding(self, n: int, gamma: float, recurrent: bool) -> Callable[[EnvSpec, torch.device], Replay]:
         """What builds the buffer once the environment is known."""
         length = self.sequence or (16 if recurrent else 1)

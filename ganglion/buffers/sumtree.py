@@ -72,9 +72,12 @@ class SumTree:
             flags = (None, 0) if live is None else (live.data_ptr(), live.stride(0))
             self.code.fill(self.pointers, self.height, self.size, first % self.size, count, *flags, float(mass))
             return
-        index = (torch.arange(count, device=self.mass.device) + first) % self.size
         none = torch.zeros(count, dtype=torch.float64, device=self.mass.device)
-        self.set(index, none if live is None else none.masked_fill(live, mass))
+        self.set(self.along(first, count), none if live is None else none.masked_fill(live, mass))
+
+    def along(self, first: int, count: int) -> Tensor:
+        """So many positions from `first` on, going round."""
+        return (torch.arange(count, device=self.mass.device) + first) % self.size
 
     def write(self, index: Tensor, mass: Tensor, largest: bool) -> None:
         index, mass = index.contiguous(), mass.contiguous()  # held until it is written
@@ -93,8 +96,8 @@ class SumTree:
         return parts.take(at, 0).cumsum(1) if self.host else parts[at].cumsum(1)
 
     def rebuild(self, mass: Tensor) -> None:
-        """Takes all masses at once."""
-        self.mass.copy_(mass)
+        """Takes all masses at once, [size]; what the tree is padded with has none."""
+        self.mass[: self.size].copy_(mass)
         for low, high in zip(self.tensors[:-1], self.tensors[1:], strict=True):
             high.copy_(low.view(-1, FAN).cumsum(1)[:, -1])
 

@@ -33,6 +33,8 @@ from ganglion.runtime.agent import Agent
 from ganglion.runtime.build import build, build_agent, build_env, build_evaluator, pick_device
 from ganglion.runtime.evaluator import deviation
 from ganglion.runtime.failures import Failed
+from ganglion.runtime.receiver import Receiver
+from ganglion.runtime.station import light
 from ganglion.runtime.streams import derive
 
 log = logging.getLogger(__name__)
@@ -46,6 +48,7 @@ class Run:
         self.why = ""  # what was chosen for this machine when the run began, and why
         self.checkpoints = Checkpoints(folder / "checkpoints", cfg.save.keep)
         self.trainer = build(cfg)
+        self.received = self.trainer.explorer if isinstance(self.trainer.explorer, Receiver) else None
         self.profile = Profile(self.trainer)
         self.offset: int | None = None  # of metrics.jsonl, where a resumed run goes on
         now = lambda: self.trainer.at  # noqa: E731
@@ -145,8 +148,8 @@ class Run:
         learner = self.trainer.learner
         buffer = {f"buffer/{name}": value for name, value in learner.buffer.metrics().items()}
         knobs = learner.agent.settings(self.trainer.at)  # of these counters: a run just resumed has used none yet
-        faults = self.trainer.explorer.faults.numbers()
-        return {**buffer, **{f"knob/{name}": value for name, value in knobs.items()}, **faults, **self.profile.lap()}
+        walked = self.received.numbers() if self.received else self.trainer.explorer.faults.numbers()
+        return {**buffer, **{f"knob/{name}": value for name, value in knobs.items()}, **walked, **self.profile.lap()}
 
     def needs(self) -> int:
         """Bytes on disk that the run will need in the end."""
@@ -161,7 +164,8 @@ class Run:
         failed = {"Failures": faults.summary()} if faults.count else {}
         speed = {"Speed": self.profile.line()} if self.profile.steps else {}
         score = "not evaluated" if best is None else f"{best:.2f} mean return"
-        return {"Trained": took, **speed, "Best": score, **failed}
+        fleet = {"Items": self.received.line()} if self.received else {}
+        return {"Trained": took, **speed, "Best": score, **failed, **fleet}
 
     def close(self) -> None:
         """Ends what the environments hold: worker processes, windows. The run cannot go on after it."""
@@ -205,7 +209,7 @@ def modules(cfg: RunConfig) -> list[str]:
 
 def settled(cfg: RunConfig) -> tuple[RunConfig, str]:
     """The config with every choice made that is left to the machine, as resuming will find it, and why."""
-    env, why = cfg.env.settled()
+    env, why = (cfg.env if cfg.run.mode == "local" else light(cfg.env)).settled()
     return cfg.model_copy(update={"env": env}), why
 
 

@@ -70,7 +70,7 @@ def test_resume_with_a_longer_budget(trained: Path, capsys: Captured) -> None:
     [
         (["--algo", "dqn", "--env", "CartPol-v1"], "Did you mean 'CartPole-v1'?"),
         (["--algo", "sac", "--env", "CartPole-v1"], "sac"),
-        (["--algo", "dqq", "--env", "CartPole-v1"], "unknown algo 'dqq'. Accepted: dqn, ppo, sac, "),
+        (["--algo", "dqq", "--env", "CartPole-v1"], "unknown algo 'dqq'. Accepted: dqn, impala, ppo, sac, "),
     ],
 )
 def test_what_does_not_fit_leaves_no_folder(
@@ -94,7 +94,8 @@ def test_train_from_python(tmp_path: Path) -> None:
 def test_a_signal_saves_and_the_run_resumes(number: signal.Signals, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     words = [*ASK, *QUICK, f"run.dir={folder}", "train.budget=10M steps", "save.every=5M steps", "eval=never"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
     process = subprocess.Popen(
         [sys.executable, "-m", "ganglion", *words, "log.every=200 steps"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
