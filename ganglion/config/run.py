@@ -95,6 +95,9 @@ class FleetSection(Config):
         default=65_536, ge=1, le=2**30
     )  # bytes of an item at least; rollouts are items whatever their size
     max_lag: int | None = Field(default=None, ge=0)  # updates behind which an item is dropped; None: by the algorithm
+    spares: int = Field(default=1, ge=0, le=1_000)  # actors that stand by to replace one that died
+    address: str | None = Field(default=None, min_length=1, max_length=255)  # of a Ray cluster to join; None: a new one
+    host: str = Field(default="127.0.0.1", min_length=1, max_length=255)  # that a new one listens on
     compress: Literal["none", "zlib", "lz4", "zstd"] = "none"
     compress_above: Count = Field(default=1_048_576, ge=0)  # bytes
 

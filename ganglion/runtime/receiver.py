@@ -18,7 +18,6 @@ from ganglion.runtime.seams import Seams
 from ganglion.runtime.sender import Item, read
 
 PATIENCE = 0.5  # seconds that one step waits for an item before it lets others have their say
-REFRESH = 0.5  # seconds after which knobs are published though the weights are the same
 
 
 class Fleet(Protocol):
@@ -68,7 +67,7 @@ class Receiver:
         self.lost: dict[tuple[int, int], int] = {}  # rows lost, as each life of an explorer told last
         keep = getattr(learner.buffer, "seen", None)
         self.seams = Seams(learner, keep if isinstance(keep, Frames) else None, hold=not fleet.lockstep)
-        self.told: tuple[int, float] = (-1, 0.0)  # the version published last, and when
+        self.told = -1  # the version published last
         self.rows_dropped = 0
 
     def step(self, at: Progress) -> LogData:
@@ -94,12 +93,10 @@ class Receiver:
         return LogData("collect", now, {"wait": wait, "lag": float(lag)}, episodes)
 
     def publish(self, at: Progress) -> None:
-        """New weights at once; new knobs alone now and then; in lockstep everything, always."""
-        version, when = self.told
-        if at.opt_steps == version and not self.fleet.lockstep and perf_counter() - when < REFRESH:
-            return
-        self.fleet.publish(self.agent.command(at))
-        self.told = at.opt_steps, perf_counter()
+        """Each version once; in lockstep always, for knobs and statistics change without one."""
+        if at.opt_steps != self.told or self.fleet.lockstep:
+            self.fleet.publish(self.agent.command(at))
+            self.told = at.opt_steps
 
     def hand(self, item: Item, at: Progress) -> None:
         """Rows to the Learner, as many at once as its buffer takes."""
@@ -139,4 +136,4 @@ class Receiver:
         self.fleet.account.restore(under(state, "account"))
         self.fleet.restore(under(state, "fleet"))
         self.seams.restore(under(state, "seams"))
-        self.told = -1, 0.0
+        self.told = -1

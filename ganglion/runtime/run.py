@@ -34,7 +34,7 @@ from ganglion.runtime.build import build, build_agent, build_env, build_evaluato
 from ganglion.runtime.evaluator import deviation
 from ganglion.runtime.failures import Failed
 from ganglion.runtime.receiver import Receiver
-from ganglion.runtime.station import light
+from ganglion.runtime.station import light, modules
 from ganglion.runtime.streams import derive
 
 log = logging.getLogger(__name__)
@@ -199,12 +199,6 @@ class Run:
         """Bytes of metrics that belong to this state."""
         file = self.folder / "metrics.jsonl"
         return file.stat().st_size if file.exists() else 0
-
-
-def modules(cfg: RunConfig) -> list[str]:
-    """The user's own modules that a config needs."""
-    names = {type(part).__module__ for part in (cfg.algo, cfg.env)}
-    return sorted(name for name in names if name != "__main__" and not name.startswith("ganglion."))
 
 
 def settled(cfg: RunConfig) -> tuple[RunConfig, str]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 
 from ganglion.config import RunConfig
-from ganglion.errors import UserError
 from ganglion.runtime.build import build_agent, build_env, build_evaluator
+from ganglion.runtime.cluster import begin_ray
+from ganglion.runtime.coordinator import Coordinator, site
 from ganglion.runtime.fleets import Lockstep, Threads
 from ganglion.runtime.learner import Learner
 from ganglion.runtime.parcel import Codec, check_codec
@@ -21,6 +22,8 @@ def build_spread(cfg: RunConfig) -> Trainer:
     """A Trainer that has not begun: the same roles, with a Receiver where a local run has its Explorer."""
     torch.set_num_threads(cfg.run.threads)
     check_codec(cfg.fleet.compress)
+    if cfg.run.mode == "ray":
+        begin_ray(site(cfg))
     cfg = cfg.model_copy(update={"env": light(cfg.env)})
     env = build_env(cfg)
     agent, recipe = build_agent(cfg, env.spec), cfg.algo.recipe()
@@ -39,4 +42,4 @@ def make_fleet(cfg: RunConfig, lot: Lot) -> Fleet:
         return Lockstep(cfg, lot)
     if cfg.run.mode == "threads":
         return Threads(cfg, lot, cfg.fleet.queue or cfg.fleet.explorers * (1 if lot.rows else 2))
-    raise UserError(f"run.mode: {cfg.run.mode} is not there yet. Accepted: local, sync, threads.")
+    return Coordinator(cfg, lot)

@@ -89,3 +89,9 @@ def away(cfg: RunConfig) -> RunConfig:
 def light(env: Any) -> Any:
     """An environment's config without worker processes, unless they were asked for: explorers are processes."""
     return env.model_copy(update={"workers": 0}) if getattr(env, "workers", None) == "auto" else env
+
+
+def modules(cfg: RunConfig) -> list[str]:
+    """The user's own modules that a config needs."""
+    names = {type(part).__module__ for part in (cfg.algo, cfg.env)}
+    return sorted(name for name in names if name != "__main__" and not name.startswith("ganglion."))
