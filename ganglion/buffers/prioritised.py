@@ -125,7 +125,9 @@ class Prioritised(Replay):
         return {**super().metrics(), "priority_max": float(self.largest), "priority_spread": spread}
 
     def state(self) -> State:
-        return join({"replay": super().state(), "tree": State({"mass": self.tree.mass[: self.size], "largest": self.largest})})
+        return join(
+            {"replay": super().state(), "tree": State({"mass": self.tree.mass[: self.size], "largest": self.largest})}
+        )
 
     def restore(self, state: State) -> None:
         super().restore(under(state, "replay"))
