@@ -88,18 +88,21 @@ class SumTree:
         at = self.array(index)
         for low, high in zip(self.levels[:-1], self.levels[1:], strict=True):
             at = at >> SHIFT
-            high[at] = self.sums(low, at)[:, -1]
+            high[at] = self.sums(low, at)[-1]
 
     def sums(self, level: Array, at: Array) -> Array:
-        """What lies under each sum `at` of the level above, added up from the left, [N, FAN]."""
+        """What lies under each sum `at` of the level above, added up from the left on any device, [FAN, N]."""
         parts = level.reshape(-1, FAN)
-        return parts.take(at, 0).cumsum(1) if self.host else parts[at].cumsum(1)
+        added = parts.take(at, 0).T.copy() if self.host else parts[at].T.contiguous()
+        for k in range(1, FAN):
+            added[k] += added[k - 1]
+        return added
 
     def rebuild(self, mass: Tensor) -> None:
         """Takes all masses at once, [size]; what the tree is padded with has none."""
         self.mass[: self.size].copy_(mass)
-        for low, high in zip(self.tensors[:-1], self.tensors[1:], strict=True):
-            high.copy_(low.view(-1, FAN).cumsum(1)[:, -1])
+        for low, high in zip(self.levels[:-1], self.levels[1:], strict=True):
+            high[:] = self.sums(low, self.array(torch.arange(len(high), device=self.mass.device)))[-1]
 
     # ------------------------------------------------------------ out
 
@@ -131,10 +134,7 @@ class SumTree:
         rows = self.array(torch.arange(len(at), device=self.mass.device))
         for level in reversed(self.levels[:-1]):
             sums = self.sums(level, at)
-            passed = ((sums <= left[:, None]) & (sums < sums[:, -1:])).sum(1)
-            if not self.host:  # a device may add in another order
-                parts = level.view(-1, FAN)[at]
-                passed = torch.where(parts[rows, passed] > 0, passed, parts.argmax(1))
-            left = left - sums[rows, passed - 1] * (passed > 0)
+            passed = ((sums <= left) & (sums < sums[-1])).sum(0)
+            left = left - sums[passed - 1, rows] * (passed > 0)
             at = at * FAN + passed
         return at
