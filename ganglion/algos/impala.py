@@ -39,6 +39,7 @@ class ImpalaConfig(AlgoConfig):
     normalise_advantage: bool = False
     log_std: float = 0.0  # of continuous actions, at the start
     max_norm: float = Field(40.0, gt=0)
+    max_lag: int = Field(64, ge=0)  # rollouts behind which one from elsewhere is dropped
     shared: bool = True  # actor and critic read one body; otherwise each has its own
     net: nn.MLPConfig = nn.MLPConfig(hidden=(64, 64), activation="tanh", init="orthogonal")
     processor: buffers.RowsConfig = buffers.RowsConfig()
@@ -48,7 +49,8 @@ class ImpalaConfig(AlgoConfig):
 
     def recipe(self) -> Recipe:
         """What to plug around the algorithm: read here, built by runtime.build."""
-        return Recipe(self.processor, buffers.rollout(self.horizon, self.gamma), buffers.WhenReady())
+        lag = self.max_lag * self.epochs * self.minibatches  # in updates
+        return Recipe(self.processor, buffers.rollout(self.horizon, self.gamma), buffers.WhenReady(), lag)
 
 
 class ActorCritic(nn.Encoded):
