@@ -36,7 +36,7 @@ class Site(NamedTuple):
 
     address: str | None = None
     host: str = "127.0.0.1"
-    processes: int = 3
+    processes: int = 2  # that are started, and import what they need, before anyone asks for them
 
 
 _coming: dict[Site, Future[Any]] = {}
