@@ -8,15 +8,14 @@ import os
 import secrets
 import shutil
 import sys
-import tempfile
 from collections.abc import Mapping
 from concurrent.futures import Future
 from functools import cache
-from pathlib import Path
 from threading import Event, Thread
 from typing import Any, NamedTuple
 
 from ganglion.errors import UserError
+from ganglion.runtime.folders import make_folder
 
 STORE = 512 * 1024 * 1024  # bytes of Ray's object store: items of explorers on this machine do not pass through it
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -138,7 +137,7 @@ def has_token(environ: Mapping[str, str]) -> bool:
 @cache
 def token() -> str:
     """A file with a token for this process and its own cluster, which nobody else can read; gone with the process."""
-    folder = Path(tempfile.mkdtemp(prefix="ganglion-token-"))
+    folder = make_folder()
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     file = folder / "token"
     with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:

@@ -17,9 +17,10 @@ from ganglion.errors import UserError
 from ganglion.exchange import Packet
 from ganglion.runtime.account import Account
 from ganglion.runtime.cluster import Site, join_ray, leave_ray
+from ganglion.runtime.folders import make_folder
 from ganglion.runtime.outpost import WEIGHTS, Brief, Outpost
 from ganglion.runtime.parcel import pack
-from ganglion.runtime.segments import Reader, SharedBoard, Slip, make_folder
+from ganglion.runtime.segments import Reader, SharedBoard, Slip
 from ganglion.runtime.sender import Lot
 from ganglion.runtime.station import modules
 
@@ -32,6 +33,11 @@ REMEMBERED = 1_000  # recoveries
 def site(cfg: RunConfig) -> Site:
     """The Ray that a config asks for."""
     return Site(cfg.fleet.address, cfg.fleet.host, cfg.fleet.explorers + cfg.fleet.spares)
+
+
+def explained(error: Any, who: str) -> Exception:
+    """What an actor's own code raised, as it would have been raised here."""
+    return error.cause if isinstance(error.cause, UserError) else RuntimeError(f"{who} failed: {error}")
 
 
 class Member:
@@ -68,7 +74,8 @@ class Coordinator:
         self.ray, self.own = join_ray(site(cfg))
         self.folder = make_folder()
         cookie = secrets.token_hex(8)
-        (self.folder / cookie).touch()
+        if fleet.shared:
+            (self.folder / cookie).touch()
         codec = (lot.codec.name, lot.codec.least)
         memory = str(self.folder)
         self.brief = Brief(dump(cfg), modules(cfg), lot.rows, lot.least, codec, memory, cookie, self.ahead + 1)
@@ -112,8 +119,7 @@ class Coordinator:
             self.replace(member, error)
             return None
         except self.ray.exceptions.RayTaskError as error:
-            cause = error.cause if isinstance(error.cause, UserError) else None
-            raise cause or RuntimeError(f"explorer {member.explorer} failed: {error}") from error
+            raise explained(error, f"explorer {member.explorer}") from error
         if member.starting is not None:
             (member.near, member.pid), member.starting = told, None
             self.ask(member)

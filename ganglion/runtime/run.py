@@ -31,8 +31,10 @@ from ganglion.record.stages import Evaluated, Recorded, Saved, Stopped, compose
 from ganglion.record.writers import RunInfo
 from ganglion.runtime.agent import Agent
 from ganglion.runtime.build import build, build_agent, build_env, build_evaluator, pick_device
+from ganglion.runtime.coordinator import Coordinator
 from ganglion.runtime.evaluator import deviation
 from ganglion.runtime.failures import Failed
+from ganglion.runtime.judge import Beside
 from ganglion.runtime.receiver import Receiver
 from ganglion.runtime.station import light, modules
 from ganglion.runtime.streams import derive
@@ -53,11 +55,20 @@ class Run:
         self.offset: int | None = None  # of metrics.jsonl, where a resumed run goes on
         now = lambda: self.trainer.at  # noqa: E731
         self.writers: list[Any] = []
-        self.evaluated = Evaluated(self.evaluate, cfg.eval.every, now)
+        self.beside = self.judge()
+        self.evaluated = self.beside or Evaluated(self.evaluate, cfg.eval.every, now)
         self.stopped = Stopped(cfg.train.target)
         self.failed = Failed(self.trainer, folder)
         self.recorded = Recorded(self.writers, cfg.log.every, now, self.extra)
         self.saved = Saved(self.save, self.save_best, cfg.save.every, now)
+
+    def judge(self) -> Beside | None:
+        """Evaluation beside training, where explorers are actors."""
+        fleet = self.received and self.received.fleet
+        if not isinstance(fleet, Coordinator) or not self.cfg.fleet.evaluator:
+            return None
+        given, agent = (fleet.brief.config, fleet.brief.modules), self.trainer.learner.agent
+        return Beside(fleet.ray, given, agent, self.cfg.eval.every, lambda: self.trainer.at)
 
     # ------------------------------------------------------------ beginning
 
@@ -169,6 +180,8 @@ class Run:
 
     def close(self) -> None:
         """Ends what the environments hold: worker processes, windows. The run cannot go on after it."""
+        if self.beside:
+            self.beside.close()
         self.trainer.explorer.env.close()
         self.trainer.evaluator.close()
 
@@ -189,8 +202,10 @@ class Run:
         return str(self.checkpoints.save(self.state(), self.trainer.at.env_steps, self.meta()))
 
     def save_best(self) -> str:
-        agent = join({"trainer": join({"agent": self.trainer.learner.agent.state()})})
-        return str(self.checkpoints.save_best(agent, self.trainer.at.env_steps, self.meta()))
+        judged = self.beside and self.beside.judged  # by now the agent may be another
+        state, at = (judged.agent, judged.at) if judged else (self.trainer.learner.agent.state(), self.trainer.at)
+        agent = join({"trainer": join({"agent": state})})
+        return str(self.checkpoints.save_best(agent, at.env_steps, {**self.meta(), "at": list(at)}))
 
     def meta(self) -> dict[str, Json]:
         return {"environment": environment(self.cfg), "metrics": self.written(), "at": list(self.trainer.at)}

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import shutil
-import tempfile
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -13,35 +11,24 @@ from typing import NamedTuple
 import numpy as np
 
 from ganglion.core import Weights
+from ganglion.errors import UserError
 from ganglion.runtime.parcel import Bytes, pack, unpack
 
-PREFIX = "ganglion-"
 PAGE = 4096
 HEAD = 64  # bytes before the weights
 SPARE = 1 << 16  # bytes that a header may grow by
 GENERATION, STORED, SIZE, VERSION = 0, 1, 3, 5  # in the head: the newest; then of each half, two of each
 
 
-def make_folder() -> Path:
-    """A folder in memory for one run, which nobody else can read; those that dead processes left are removed."""
-    memory = Path("/dev/shm")
-    place = memory if memory.is_dir() and os.access(memory, os.W_OK) else Path(tempfile.gettempdir())
-    for left in place.glob(f"{PREFIX}[0-9]*-*"):
-        with suppress(OSError, ValueError):
-            if left.stat().st_uid == os.getuid() and not alive(int(left.name.split("-")[1])):
-                shutil.rmtree(left)
-    return Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=place))
-
-
-def alive(pid: int) -> bool:
-    return Path(f"/proc/{pid}").exists() if Path("/proc/self").exists() else True
-
-
 def map_file(path: Path, size: int = 0) -> Bytes:
     """A file as bytes; made, of `size` bytes, where a size is given."""
     if size:
         with open(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600), "r+b") as made:
-            made.truncate(size)
+            try:
+                os.posix_fallocate(made.fileno(), 0, size)  # now, for a page that is missing later ends the process
+            except OSError as error:
+                told = f"no room for {size:,} bytes in {path.parent.parent}: {error.strerror}"
+                raise UserError(f"fleet.shared: {told}. Make more, or set fleet.shared=false.") from error
             return np.frombuffer(mmap.mmap(made.fileno(), size), np.uint8)
     with open(path, "r+b") as file:
         return np.frombuffer(mmap.mmap(file.fileno(), 0), np.uint8)

@@ -23,7 +23,7 @@ from ganglion.runtime.receiver import Receiver
 from ganglion.runtime.run import Run
 from ganglion.runtime.trainer import Trainer
 from tests.distributed.sockets import listening
-from tests.equal.runs import SORTS, config, finish
+from tests.equal.runs import SORTS, config
 
 EAGER = {"log": {"writers": []}, "eval": "never", "save": "never"}
 
@@ -44,12 +44,15 @@ def trainer(sort: str, steps: int, **fleet: Any) -> tuple[Trainer, Coordinator]:
     return made, made.explorer.fleet
 
 
-@pytest.mark.parametrize("sort", ["dqn", "ppo", "sac"])
-def test_it_learns_and_accounts_for_every_item(ray: Any, sort: str) -> None:
-    made, fleet = trainer(sort, 1_200, explorers=2, spares=0, item=4_000)
+@pytest.mark.parametrize(("sort", "shared"), [("dqn", False), ("ppo", True), ("sac", True)])
+def test_it_learns_and_accounts_for_every_item(ray: Any, sort: str, shared: bool) -> None:
+    """Through shared memory, or through Ray's objects as between machines."""
+    made, fleet = trainer(sort, 1_200, explorers=2, spares=0, item=4_000, shared=shared)
     lags = [log.metrics["lag"] for log in made() if "lag" in log.metrics]
     told = made.explorer.numbers()  # type: ignore[union-attr]
+    near = {member.near for member in fleet.members.values() if member.starting is None}
     made.explorer.env.close()
+    assert near == {shared}
     assert made.at.env_steps >= 1_200 and made.at.opt_steps > 0
     assert told["fleet/lost"] == told["fleet/duplicated"] == 0 and told["fleet/received"] == len(lags)
     assert min(lags) >= 0 and not Path(fleet.folder).exists() and ray.is_initialized()
@@ -93,8 +96,11 @@ def test_a_run_is_saved_and_continued(ray: Any, tmp_path: Path) -> None:
         if log.kind == "save":
             break
     left.close()
-    again = finish(Run.open(tmp_path / "run"))
+    again = Run.open(tmp_path / "run")
+    scores = [log for log in again.stream() if log.kind == "evaluate"]
     again.close()
+    assert scores[-1].at.opt_steps == again.trainer.at.opt_steps  # of the agent as it is in the end
+    assert len(scores[-1].episodes) == 4 and again.checkpoints.best() is not None
     assert again.trainer.at.env_steps >= 700 and again.received is not None
     told = again.received.numbers()
     assert told["fleet/lost"] == told["fleet/duplicated"] == 0
