@@ -52,7 +52,7 @@ class Traced(Compiled):
 
 
 def lifted(plain: GraphModule) -> list[Tensor]:
-    """The tensors a graph holds, which it is to be given instead: it changes them, and a compiler copies what is held."""
+    """The tensors a graph holds, which it is given from now on: it changes them, and a compiler copies what is held."""
     graph = plain.graph
     last = [node for node in graph.nodes if node.op == "placeholder"][-1]
     given: dict[int, Any] = {}

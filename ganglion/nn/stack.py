@@ -1,4 +1,4 @@
-"""Several models as one: the tensors of K algorithms side by side, [K, ...], and functions of one made functions of all.
+"""Several models as one: the tensors of K algorithms side by side, [K, ...], and functions of one as functions of all.
 
 Each algorithm keeps its own tensors, which are now rows of larger ones: what is done to all is done to each, and what
 is done to one alone (restored, scored, saved) is done to its row.

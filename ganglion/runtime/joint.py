@@ -6,7 +6,7 @@ moved at the same time. Where only some of them move, the others are computed as
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
@@ -38,7 +38,7 @@ class Joint:
         vary(self.stack, self.template, configs)
         self.mode = mode(configs[0], self.device)
         self.held: dict[str, Tensor] = {}
-        self.values: list[Mapping[str, float]] = []
+        self.values: list[dict[str, float]] = []
 
     def wrap(self, fn: Fn) -> Fn:
         """A function that reads the template, as one of all K: eager, compiled or captured."""

@@ -13,7 +13,7 @@ from ganglion import ops
 from ganglion.buffers import RolloutBuffer
 from ganglion.config import RunConfig
 from ganglion.core import Episode, Knobs, LogData, Noise, Obs, Past, Progress, Row, Step, Update
-from ganglion.envs.world import TorchEnv, World
+from ganglion.envs.world import World
 from ganglion.nn.stack import joined
 from ganglion.runtime.build import STRIDE, build_env
 from ganglion.runtime.explorer import Explorer

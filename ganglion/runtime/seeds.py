@@ -96,7 +96,7 @@ class Seeds:
         if not 2 <= len(configs) <= MOST:
             raise UserError(f"{len(configs)} runs cannot train together. Accepted: 2 to {MOST}.")
         check_alike(configs)
-        self.members = [Member(Run.create(cfg)) for cfg in configs]
+        self.members = [Member(Run.create(alone(cfg))) for cfg in configs]
         self.runs = [member.run for member in self.members]
         self.joint = Joint([member.trainer for member in self.members], [run.cfg for run in self.runs])
         cfg, first = self.runs[0].cfg, self.members[0].trainer
@@ -151,6 +151,12 @@ class Seeds:
     def close(self) -> None:
         for run in self.runs:
             run.close()
+
+
+def alone(cfg: RunConfig) -> RunConfig:
+    """The config with its environments in this process, unless workers were asked for: each run would have its own."""
+    auto = cfg.env.plain().get("workers") == "auto"
+    return cfg.model_copy(update={"env": cfg.env.model_copy(update={"workers": 0})}) if auto else cfg
 
 
 def interval(values: Sequence[float]) -> tuple[float, float, float]:
