@@ -98,9 +98,8 @@ def main() -> int:
     print(f"by processor time: {asked.seeds / got.cpu.mean / share:.2f} times all of them in turn")
     of_one = asked.device != "cpu"
     aim, most = asked.aim or (1.5 if of_one else 0.6), bounds[1] if of_one else bounds[1] / share
-    print(
-        f"aim: at most {aim:g} times {'one run' if of_one else 'all in turn'}: {'reached' if most <= aim else 'MISSED'}"
-    )
+    verdict = "reached" if most <= aim else "MISSED"
+    print(f"aim: at most {aim:g} times {'one run' if of_one else 'all in turn'}: {verdict}")
     return 0 if most <= aim else 1
 
 

@@ -14,6 +14,9 @@ from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
+from ganglion.exchange import Broker as Broker
+from ganglion.exchange import Origin as Origin
+from ganglion.exchange import Weights as Weights
 from ganglion.spaces import Box as Box
 from ganglion.spaces import Composite as Composite
 from ganglion.spaces import Discrete as Discrete
@@ -385,3 +388,4 @@ class Recipe:
     processor: Any
     buffer: Any
     limiter: Any
+    max_lag: int | None = None  # updates behind which an item from elsewhere is dropped

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,15 +10,8 @@ from torch import Tensor
 from ganglion import ops
 from ganglion.core import Acted, Algorithm, Knobs, Noise, Obs, Past, Progress, Row, SetKnob, State, Update, join, under
 from ganglion.errors import UserError, nearest
+from ganglion.exchange import Weights
 from ganglion.fast import Swap, Wrap
-
-
-class Weights(NamedTuple):
-    """What an Explorer elsewhere needs to act as this Agent would: parameters and knobs of one version."""
-
-    version: int
-    knobs: Mapping[str, float]
-    tensors: Mapping[str, Tensor]
 
 
 class Agent:

@@ -95,6 +95,8 @@ def check_algorithm(agent: Agent, cfg: RunConfig) -> None:
     """Refuses what would need more than `act` and `learn` of all at once."""
     if agent.draws.learn != Draw() or agent.algo.late_every:
         raise UserError(f"algo.kind: {cfg.algo.kind} cannot train several runs together yet. Accepted: ppo, dqn.")
+    if cfg.run.mode != "local":
+        raise UserError(f"run.mode: {cfg.run.mode} cannot train several runs together. Accepted: local.")
 
 
 # ------------------------------------------------------------ settings that differ

@@ -169,9 +169,10 @@ class JointPhases:
         return self.joint.template.algo.plan(self.template.rows, noise)
 
     def update(self, mini: Any, table: Tensor, position: Tensor, knobs: Knobs) -> Any:
-        rows = table.index_select(0, position[None])[0]
         none = torch.zeros(0, device=table.device)
-        return self.joint.template.algo.learn(ops.take(mini, rows, dim=1), knobs, Noise(none, none)).metrics
+        if table.numel():
+            mini = ops.take(mini, table.index_select(0, position[None])[0], dim=1)
+        return self.joint.template.algo.learn(mini, knobs, Noise(none, none)).metrics
 
     def phase(self, rows: Row, last: tuple[Obs, Past], gamma: Tensor, noise: Noise, knobs: Knobs) -> Any:
         return self.template.phase(self.item(rows, last, gamma), noise, knobs)
@@ -204,7 +205,7 @@ class JointPhases:
         for k in range(joint.count):  # of those already learning the same numbers, elsewhere
             learner = self.learners[k]
             if k in fresh or learner.mini is not None:
-                learner.mini, learner.table = ops.select(self.mini, k), self.table[k]
+                learner.mini, learner.table = ops.select(self.mini, k), self.table[k] if self.table.numel() else None
                 learner.position = 0 if k in fresh else learner.position
 
     def learned(self, k: int, metrics: dict[str, Tensor]) -> LogData:

@@ -18,11 +18,12 @@ from ganglion.runtime.build import build
 REST = ["log=[]", "save=never", "eval=never"]
 CASES = {
     "dqn": ["algo={kind: dqn, limiter: {warmup: 100}}", "env={kind: torch, id: cartpole, slots: 8}"],
+    "impala": ["algo={kind: impala, horizon: 16}", "env={kind: torch, id: cartpole, slots: 8}"],
     "ppo": ["algo={kind: ppo, horizon: 16}", "env={kind: torch, id: cartpole, slots: 8}"],
     "sac": ["algo={kind: sac, limiter: {warmup: 100}}", "env={kind: torch, id: pendulum, slots: 8}"],
     "td3": ["algo={kind: td3, limiter: {warmup: 100}}", "env={kind: torch, id: pendulum, slots: 8}"],
 }
-LIMITS = {"dqn": (32, 159), "ppo": (35, 241), "sac": (46, 439), "td3": (37, 288)}  # act, learn
+LIMITS = {"dqn": (32, 159), "impala": (37, 272), "ppo": (35, 241), "sac": (46, 439), "td3": (37, 288)}  # act, learn
 
 
 class Operations(TorchDispatchMode):
