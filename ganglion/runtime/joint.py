@@ -21,19 +21,19 @@ from ganglion.errors import UserError
 from ganglion.fast.compile import Fn
 from ganglion.nn.stack import Stack
 from ganglion.runtime.agent import Agent
-from ganglion.runtime.build import build_agent
+from ganglion.runtime.build import build_agent, build_env
+from ganglion.runtime.explorer import Explorer
 from ganglion.runtime.trainer import Trainer
 
 
 class Joint:
     """K models as one: what they share, and how a function of one becomes a function of all."""
 
-    def __init__(self, trainers: Sequence[Trainer], configs: Sequence[RunConfig]) -> None:
-        self.trainers, self.count = trainers, len(trainers)
+    def __init__(self, template: Agent, trainers: Sequence[Trainer], configs: Sequence[RunConfig]) -> None:
+        self.template, self.trainers, self.count = template, trainers, len(trainers)
         self.agents = [trainer.learner.agent for trainer in trainers]
-        self.device = self.agents[0].device
-        check_algorithm(self.agents[0], configs[0])
-        self.template = build_agent(configs[0], trainers[0].explorer.env.spec)
+        self.explorers = [explorer for t in trainers if isinstance(explorer := t.explorer, Explorer)]
+        self.device = template.device
         self.stack = Stack([agent.algo for agent in self.agents], self.template.algo)
         vary(self.stack, self.template, configs)
         self.mode = mode(configs[0], self.device)
@@ -91,12 +91,14 @@ def mode(cfg: RunConfig, device: torch.device) -> str:
     return "compile" if cfg.run.fast == "compile" else "eager"
 
 
-def check_algorithm(agent: Agent, cfg: RunConfig) -> None:
-    """Refuses what would need more than `act` and `learn` of all at once."""
+def build_template(cfg: RunConfig) -> Agent:
+    """One more agent, that stands for all; what would need more than `act` and `learn` of all at once is refused."""
+    env = build_env(cfg)
+    agent = build_agent(cfg, env.spec)
+    env.close()
     if agent.draws.learn != Draw() or agent.algo.late_every:
         raise UserError(f"algo.kind: {cfg.algo.kind} cannot train several runs together yet. Accepted: ppo, dqn.")
-    if cfg.run.mode != "local":
-        raise UserError(f"run.mode: {cfg.run.mode} cannot train several runs together. Accepted: local.")
+    return agent
 
 
 # ------------------------------------------------------------ settings that differ
@@ -128,6 +130,8 @@ def vary(stack: Stack, template: Agent, configs: Sequence[RunConfig]) -> None:
 def check_alike(configs: Sequence[RunConfig]) -> None:
     """Refuses runs that differ in more than seeds and numbers of the algorithm: their shapes or steps would differ."""
     free = ("run.seed", "run.name", "run.dir", "eval.seed")
+    if configs[0].run.mode != "local":
+        raise UserError(f"run.mode: {configs[0].run.mode} cannot train several runs together. Accepted: local.")
     first = ops.flatten_names(configs[0].plain())
     for cfg in configs[1:]:
         other = ops.flatten_names(cfg.plain())

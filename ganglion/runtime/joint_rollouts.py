@@ -26,7 +26,7 @@ class JointActing:
 
     def __init__(self, joint: Joint) -> None:
         self.joint = joint
-        self.explorers = [trainer.explorer for trainer in joint.trainers]
+        self.explorers = joint.explorers
         self.fast_explore = joint.wrap(joint.template.explore)
         self.draw = [explorer.noise for explorer in self.explorers]
         self.noise: list[Any] = [None] * joint.count
@@ -53,7 +53,7 @@ class JointWalk:
 
     def __init__(self, joint: Joint, cfg: RunConfig, phases: JointPhases) -> None:
         self.joint, self.phases = joint, phases
-        self.explorers = [trainer.explorer for trainer in joint.trainers]
+        self.explorers = joint.explorers
         envs: list[Any] = [explorer.env for explorer in self.explorers]
         self.world = World(*(joined([getattr(env, name) for env in envs]) for name in World._fields))
         template: Any = build_env(cfg)
@@ -151,7 +151,9 @@ class JointPhases:
     def whole(self) -> tuple[Row, Any, Tensor]:
         """The rollouts of all, and what follows them."""
         if self.rows is None:
-            self.rows = ops.map_tree(lambda *own: joined(own), *(buffer.rows for buffer in self.buffers))
+            self.rows = ops.stack([buffer.rows for buffer in self.buffers])
+            for k, buffer in enumerate(self.buffers):
+                buffer.ring.hold(ops.select(self.rows, k))
         known = next(buffer.last for buffer in self.buffers if buffer.last is not None)
         return self.rows, ops.stack([buffer.last or known for buffer in self.buffers]), self.gamma
 

@@ -14,7 +14,7 @@ from ganglion.core import Command, LogData, SetKnob, Stop
 from ganglion.envs.world import TorchEnv
 from ganglion.errors import UserError
 from ganglion.runtime.evaluator import deviation
-from ganglion.runtime.joint import Joint, JointSamples, check_alike
+from ganglion.runtime.joint import Joint, JointSamples, build_template, check_alike
 from ganglion.runtime.joint_rollouts import JointActing, JointPhases, JointWalk
 from ganglion.runtime.run import Run
 from ganglion.runtime.trainer import Trainer, spent
@@ -96,9 +96,10 @@ class Seeds:
         if not 2 <= len(configs) <= MOST:
             raise UserError(f"{len(configs)} runs cannot train together. Accepted: 2 to {MOST}.")
         check_alike(configs)
+        template = build_template(alone(configs[0]))  # before anything is written
         self.members = [Member(Run.create(alone(cfg))) for cfg in configs]
         self.runs = [member.run for member in self.members]
-        self.joint = Joint([member.trainer for member in self.members], [run.cfg for run in self.runs])
+        self.joint = Joint(template, [member.trainer for member in self.members], [run.cfg for run in self.runs])
         cfg, first = self.runs[0].cfg, self.members[0].trainer
         self.collecting: JointActing | JointWalk
         self.learning: JointPhases | JointSamples

@@ -132,6 +132,12 @@ def test_dqn_prioritised_in_a_world_of_tensors(tmp_path: Path) -> None:
     check(tmp_path, [*DQN, TENSORS, *more, "train.budget=180 steps"], TWO)  # few: a sum decides each draw
 
 
+def test_impala(tmp_path: Path) -> None:
+    words = ["algo=impala", "algo.horizon=8", "algo.net.hidden=[16, 16]", TENSORS, "train.budget=450 steps"]
+    check(tmp_path / "whole", words)
+    check(tmp_path / "parts", [*words, "algo.minibatches=2", "algo.epochs=2"], TWO)
+
+
 def test_numbers_of_the_algorithm_may_differ(tmp_path: Path) -> None:
     numbers = {"lr": (1e-3, 2e-4), "gamma": (0.9, 0.99), "lam": (0.8, 0.95), "value_weight": (0.5, 1.0),
                "max_norm": (0.1, 2.0), "entropy": (0.0, 0.1), "clip_value": (0.1, 0.3)}  # fmt: skip
@@ -166,8 +172,11 @@ def test_what_cannot_train_together_is_said(tmp_path: Path) -> None:
         Seeds(configs(tmp_path, [*PPO, TENSORS], [["algo.horizon=16"], ["algo.horizon=32"]]))
     with pytest.raises(UserError, match=r"algo\.kind: sac cannot train several runs together"):
         Seeds(configs(tmp_path / "sac", ["algo=sac", "env={kind: torch, id: pendulum, slots: 2}"]))
+    with pytest.raises(UserError, match=r"run\.mode: threads cannot train several runs together"):
+        Seeds(configs(tmp_path, [*PPO, TENSORS, "run.mode=threads"]))
     with pytest.raises(UserError, match="1 runs cannot train together"):
         Seeds(configs(tmp_path, [*PPO, TENSORS], [[]]))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_interval_is_students() -> None:
