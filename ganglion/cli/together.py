@@ -17,19 +17,6 @@ if TYPE_CHECKING:
     from ganglion.runtime.seeds import Seeds
 
 
-def seeded(configs: Sequence[RunConfig], count: int) -> list[RunConfig]:
-    """Each config with `count` seeds from its own on, named by them."""
-    if not 2 <= count <= 1_024:
-        raise UserError(f"--seeds should be between 2 and 1024, got {count}.")
-    return [one(config, config.run.seed + k) for config in configs for k in range(count)]
-
-
-def one(config: RunConfig, seed: int) -> RunConfig:
-    name, folder = f"{config.title}-seed={seed}", config.run.dir and f"{config.run.dir}/seed={seed}"
-    run = config.run.model_copy(update={"seed": seed, "name": name[:200], "dir": folder})
-    return config.model_copy(update={"run": run})
-
-
 def train(configs: Sequence[RunConfig], imports: Sequence[str]) -> int:
     """Runs all streams as one; the exit codes are those of a single run."""
     from ganglion.runtime.seeds import Seeds

@@ -22,7 +22,6 @@ from ganglion.cli.text import say
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     config_arguments(parser)
-    parser.add_argument("--seeds", type=int, metavar="N", help="N runs with seeds from run.seed on, trained together")
     parser.add_argument("--together", action="store_true", help="the runs of a sweep as one batched model (ppo, dqn)")
 
 
@@ -42,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     if args.seeds is not None or args.together:
         from ganglion.cli import together
 
-        return together.train(together.seeded(configs, args.seeds) if args.seeds is not None else configs, args.imports)
+        return together.train(configs, args.imports)
     from ganglion.cli.drive import drive
     from ganglion.runtime.run import Run
 
