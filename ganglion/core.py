@@ -253,6 +253,7 @@ class Algorithm(ABC, Generic[Item, Mini]):
     model: Model
     sync_every: int = 0  # updates between two calls of sync_target; 0: never
     late_every: int = 0  # updates between two calls of learn_late; 0: never
+    share: tuple[int, int] = (0, 1)  # which of how many explorers it acts for
     passes: int = 1  # over an item in one learning phase; `enough` is read after each
 
     @abstractmethod

@@ -63,5 +63,4 @@ class EnvSpec:
     slots: int = 1
     name: str = ""
     agents: tuple[str, ...] = ("agent",)
-    share: tuple[int, int] = (0, 1)  # which of how many explorers walks these slots
     frame: Space | None = None  # where observations are stacks of the last frames (FrameStack): what one frame is

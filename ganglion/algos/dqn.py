@@ -74,7 +74,7 @@ class DQN(Algorithm[Sample[Transition], Sample[Transition]]):
             raise UserError(
                 f"algo.kind: dqn needs a Discrete action space; {spec.name} has {spec.action}. Try ppo or sac."
             )
-        self.cfg, self.share, self.sync_every = cfg, spec.share, cfg.target_every
+        self.cfg, self.sync_every = cfg, cfg.target_every
         self.model = QModel(cfg, spec, spec.action.n)
         self.target = nn.Lagged(self.model)
         self.optim = nn.Adam(self.model, lr=cfg.lr, max_norm=cfg.max_norm)

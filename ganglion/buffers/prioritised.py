@@ -74,7 +74,8 @@ class Prioritised(Replay):
         before = along[:-1]
         cut = rows.terminated[before] | rows.truncated[before]
         reward, discount, ahead = windows(rows.reward[before], self.ring.derived.discount[before], cut, n)
-        got = reward + discount * ops.at(rows.extras["value"][along], ahead)
+        after = ops.at(rows.extras["value"][along], ahead)  # a NaN where nobody knows, which counts as most urgent
+        got = reward + torch.where(discount > 0, discount * after, 0.0)
         live = self.ring.derived.live[along[:length]] * (self.own >= self.cfg.burn_in)
         return ops.sequence_priority(got - rows.extras["q"][along[:length]], live)
 

@@ -1,32 +1,33 @@
 """Several learners as one: each learns from rows of its own, and all make the same update (torch.distributed).
 
-One of them, in a process of its own:
+Each of them, in a process of its own, is a Trainer with explorers of its own that takes its turns with the others:
 
     with Group(rank, size, folder / "meet") as group:
-        group.align(learner.agent)                      # all start as the first one is
-        while at.fraction < 1:
-            ready, at = group.turn(learner.owes(mine), mine)
-            if ready:
-                log = group.step(learner, at)
+        for log in Joint(build(config), group)(): ...
+
+Settings are of each learner: two of them learn from twice the rows per update. `run.seed` should differ (`seed_of`).
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
+from time import perf_counter
 from typing import Protocol, Self, runtime_checkable
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ganglion.core import LogData, Progress
+from ganglion.core import Command, LogData, Progress, SetKnob, Stop
 from ganglion.errors import UserError
 from ganglion.ops.together import Learners, together
 from ganglion.runtime.agent import Agent
 from ganglion.runtime.learner import Learner
+from ganglion.runtime.streams import derive
+from ganglion.runtime.trainer import Trainer, spent
 
 Grads = Sequence[Tensor]
 CPU = torch.device("cpu")
@@ -49,7 +50,7 @@ class Statistics(Protocol):
 
 
 class Group:
-    """The learners of a run, seen by one of them. They take their turns and their updates together."""
+    """The learners of a run, seen by one of them. If one is lost, the others hear of it by an error (RuntimeError)."""
 
     def __init__(
         self, rank: int, size: int, meet: Path, device: torch.device = CPU, patience: float = 600.0, over: str = "lo"
@@ -102,27 +103,24 @@ class Group:
     @torch.no_grad()
     def align(self, agent: Agent) -> None:
         """Everybody takes over what the first learner has: at the start, and after a resume."""
-        for tensor in agent.state().tensors.values():
+        tensors = list(agent.state().tensors.values())
+        mine = float(sum(tensor.numel() for tensor in tensors))
+        if self.total(mine)[0] != mine * self.size:
+            raise UserError("several learners: algo and env.slots should be the same for all of them.")
+        for tensor in tensors:
             dist.broadcast(tensor, src=0)
         for part in agent.algo.parts().values():
             if isinstance(part, Optimiser):
                 part.reduce = self.average
         self.known = {id(s): self.moments(s) for s in statistics(agent)}
 
-    def turn(self, ready: bool, mine: Progress) -> tuple[bool, Progress]:
-        """Whether every learner has something to learn from, and the counters of all together.
-
-        Updates are counted alike by all; steps and episodes add up; time is the average. Knobs follow from these.
-        """
-        said = [float(ready), mine.env_steps, mine.episodes, mine.seconds, mine.opt_steps]
-        total = self.add(torch.tensor(said, dtype=torch.float64, device=self.device)).tolist()
-        if total[4] != mine.opt_steps * self.size:
-            raise RuntimeError("learners have made different numbers of updates: restart them from one checkpoint")
-        at = mine._replace(env_steps=int(total[1]), episodes=int(total[2]), seconds=total[3] / self.size)
-        return total[0] == self.size, at
+    def total(self, *numbers: float) -> list[float]:
+        """Each number added up over all learners."""
+        said = torch.tensor(numbers, dtype=torch.float64, device=self.device)
+        return [float(x) for x in self.add(said).tolist()]
 
     def step(self, learner: Learner, at: Progress) -> LogData:
-        """One update of all learners; `at` is what `turn` said."""
+        """One update of all learners, who have the same counters."""
         if learner.mini is None and not learner.buffer.fresh:
             self.share(learner.agent)
         with together(self.learners):
@@ -170,3 +168,73 @@ def statistics(agent: Agent) -> Iterator[Statistics]:
             if isinstance(module, Statistics) and id(module.mean) not in seen:
                 seen.add(id(module.mean))
                 yield module
+
+
+def seed_of(seed: int, rank: int) -> int:
+    """`run.seed` of each learner: their worlds should differ. The first keeps the run's own."""
+    return seed if rank == 0 else derive(seed, f"learner/{rank}") % 2**31
+
+
+class Joint(Trainer):
+    """A Trainer that takes its turns with others: an update when all of them are ready for one, else they collect.
+
+    Counters are those of all learners together; the first one's clock is everybody's. All end together, when the budget
+    is spent or any of them is told to stop. What the first one saves is enough to go on from, since all start with its
+    parameters, optimisers and counters; buffers and worlds of the others are not saved.
+    """
+
+    def __init__(self, trainer: Trainer, group: Group) -> None:
+        super().__init__(trainer.explorer, trainer.learner, trainer.evaluator, trainer.budget)
+        self.group, self.at = group, trainer.at
+        self.gained = (0, 0)  # steps and episodes of its own that the others do not know of
+
+    def __call__(self) -> Generator[LogData, Command | None, Stop]:
+        self.align()
+        stop: Stop | None = None
+        while True:
+            owes = self.learner.owes(self.at)
+            ready, stopped = self.agree(owes, stop is not None)
+            over = self.at.fraction >= 1 and not (ready and self.budget.unit == "steps")
+            if stopped or over:
+                self.group.share(self.learner.agent)  # rows that came after the last update
+                return Stop("budget", finished=True) if not stopped else stop or Stop("another learner was stopped")
+            if owes and not ready:
+                continue  # the others collect
+            command = yield self.run_train() if ready else self.run_collect()
+            if isinstance(command, Stop):
+                stop = command
+            if isinstance(command, SetKnob):
+                raise UserError("several learners: a knob cannot be set by hand, the others would not know of it.")
+
+    def align(self) -> None:
+        """All start as the first one is, between two learning phases: what is left of one that had begun is dropped."""
+        if self.learner.mini is not None:
+            self.learner.finish()
+        self.group.align(self.learner.agent)
+        first = self.group.rank == 0
+        at = self.group.total(*(float(x) * first for x in self.at))
+        self.at = Progress(int(at[0]), int(at[1]), int(at[2]), at[3], at[4])
+        self.gained = (0, 0)
+
+    def agree(self, ready: bool, stop: bool) -> tuple[bool, bool]:
+        """Whether all are ready for an update, and whether any wants to stop; counters become those of all."""
+        steps, episodes = self.gained
+        seconds = self.at.seconds * (self.group.rank == 0)
+        said = (ready, stop, steps, episodes, seconds, self.at.opt_steps)
+        readies, stops, all_steps, all_episodes, seconds, opt_steps = self.group.total(*map(float, said))
+        if opt_steps != self.at.opt_steps * self.group.size:
+            raise RuntimeError("learners have made different numbers of updates: restart them from one checkpoint")
+        steps, episodes = self.at.env_steps + int(all_steps) - steps, self.at.episodes + int(all_episodes) - episodes
+        at = self.at._replace(env_steps=steps, episodes=episodes, seconds=seconds)
+        self.at, self.gained = at._replace(fraction=spent(self.budget, at)), (0, 0)
+        return readies == self.group.size, stops > 0
+
+    def run_collect(self) -> LogData:
+        before = self.at
+        log = super().run_collect()
+        self.gained = log.at.env_steps - before.env_steps, log.at.episodes - before.episodes
+        return log
+
+    def run_train(self) -> LogData:
+        began = perf_counter()
+        return self.tick(self.group.step(self.learner, self.at), began)

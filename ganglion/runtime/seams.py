@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import nan
 from typing import NamedTuple
 
 import torch
@@ -114,9 +115,10 @@ def first_true(start: Tensor, led_in: bool) -> Tensor:
 
 
 def dead(like: Row, obs: Obs, past: Past) -> Row:
-    """A row that only shows an observation."""
+    """A row that only shows an observation; nobody has said what to expect of it."""
     row: Row = ops.zeros(like)
-    return row._replace(obs=obs, memory=tuple(m[0] for m in past.memory))
+    extras = {name: x + nan if x.is_floating_point() else x for name, x in row.extras.items()}
+    return row._replace(obs=obs, extras=extras, memory=tuple(m[0] for m in past.memory))
 
 
 def earlier(x: Tensor, stack: Stack, back: int) -> Tensor:

@@ -47,6 +47,8 @@ class Station:
 
     def begin(self, place: Place) -> None:
         """Takes a place; its slots start from a reset."""
+        if not self.lockstep:
+            self.agent.algo.share = place.explorer, max(self.cfg.fleet.explorers, place.explorer + 1)
         processor = self.cfg.algo.recipe().processor.build()
         self.sender = Sender(self.lot, Origin(PLAYER, *place, sequence=0, version=-1))
         self.explorer = Explorer(self.agent, self.env, processor, self.sender, place.seed(self.cfg.run.seed))

@@ -47,8 +47,8 @@ def test_every_slot_of_every_explorer_has_its_own_rate():
     cfg = registry.lookup("algo", "dqn").model_validate(over(DQN, ladder=3.0, epsilon=0.5))
     rates = []
     for slots, share in ((8, (0, 1)), (4, (0, 2)), (4, (1, 2))):
-        spec = replace(Case("ladder", "dqn", TWO, slots=slots).spec(), share=share)
-        algo, coins = cfg.build(spec), 400
+        algo, coins = cfg.build(Case("ladder", "dqn", TWO, slots=slots).spec()), 400
+        algo.share = share
         knobs = {"epsilon": torch.tensor(algo.knobs(Progress())["epsilon"])}
         prediction = algo.predict(torch.zeros(1, slots, 4), Past((), torch.ones(1, slots, dtype=torch.bool)))
         greedy, strayed = prediction.dist.mode(), torch.zeros(slots)

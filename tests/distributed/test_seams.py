@@ -5,12 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ganglion import ops
-from ganglion.buffers import Fold, ReplayConfig
+from ganglion import load_config, ops
+from ganglion.buffers import Fold, PrioritisedConfig, ReplayConfig
 from ganglion.buffers.frames import Frames, Stack
 from ganglion.core import Origin, Past, Progress, Row
+from ganglion.runtime.broker import LocalBroker
 from ganglion.runtime.seams import Seams
 from ganglion.runtime.sender import Item, Lot, Sender, read
+from ganglion.runtime.station import Place, Station
 
 B, CPU, GAMMA = 2, torch.device("cpu"), 0.5
 ENDS = 7  # rows of an episode, its dead row included
@@ -93,3 +95,32 @@ def test_what_waits_is_saved() -> None:
     again.push(other.item(), Progress())
     rows = [(int(row.obs[0, -1]), bool(row.valid[0]), bool(row.truncated[0])) for row in kept]
     assert rows[3:7] == [(3, True, False), (4, True, True), (5, False, False), (1000, True, False)]
+
+
+def test_beside_a_seam_a_row_is_as_urgent_as_the_most_urgent() -> None:
+    """Nobody has said what follows it: its error is not known."""
+    cfg = PrioritisedConfig(capacity=400, initial="error", alpha=1.0)
+    buffer = cfg.build(Fold(1, GAMMA, 1), False, B, CPU)
+    seams = Seams(buffer)
+    for explorer in (0, 1):
+        item = World(explorer, 4).item()
+        known = {"q": torch.full((4, B), 0.5), "value": torch.zeros(4, B)}
+        seams.push(item._replace(rows=item.rows._replace(reward=torch.ones(4, B), extras=known)), Progress())
+    buffer.largest.fill_(9.0)
+    seams.cut(Progress())
+    mass = buffer.tree.mass[: buffer.ring.pushed * B].view(-1, B)[:, 0]
+    inside, last = 0.5 + cfg.floor, [1.0, 9.0]  # the first cut came when the largest was 1
+    torch.testing.assert_close(
+        mass, torch.tensor([*[inside] * 3, last[0], 0, *[inside] * 3, last[1], 0]).double(), rtol=1e-6, atol=1e-6
+    )
+
+
+def test_stations_divide_the_ladder() -> None:
+    settings = ["algo={kind: dqn, ladder: 7}", "env={kind: toy, id: identity, slots: 2}", "fleet.explorers=3"]
+    cfg, shares = load_config(None, settings), []
+    for explorer in (0, 2, 4):
+        station = Station(cfg, Lot(4), LocalBroker(1))
+        station.begin(Place(explorer, 0))
+        shares.append(station.agent.algo.share)
+        station.close()
+    assert shares == [(0, 3), (2, 3), (4, 5)]

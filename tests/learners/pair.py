@@ -1,9 +1,10 @@
-"""What a process of the pair does: `python -m tests.learners.pair half|run RANK SIZE MEET OUT [compile]`."""
+"""What a process of the pair does: `python -m tests.learners.pair half|run|lost RANK SIZE MEET OUT [compile]`."""
 
 from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -13,12 +14,14 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from ganglion import ops
-from ganglion.core import Noise, Progress
+from ganglion.config import RunConfig
+from ganglion.core import Noise, Progress, Stop
 from ganglion.fast import wrapper
 from ganglion.nn import nets
 from ganglion.nn.inputs import flatten
 from ganglion.ops.together import together
-from ganglion.runtime.learners import Group
+from ganglion.runtime.build import build
+from ganglion.runtime.learners import Group, Joint, seed_of
 from tests.contract.worlds import ARM, DQN, IMPALA, MASKED, PPO, SAC, THREE, Bench, Case, over
 
 UPDATES, COLUMNS, FIRST = 6, 24, 9  # columns of a batch, and how many of them the first learner has
@@ -100,27 +103,65 @@ def learned(name: str, group: Group | None, mode: str = "eager") -> dict[str, Te
     return bench.parameters() | metrics
 
 
+RUNS = {
+    "ppo": {
+        "algo": {
+            "kind": "ppo",
+            "net": {"hidden": [16], **OWN},
+            "normalise_reward": True,
+            "max_kl": 0.01,
+            "horizon": 16,
+        },
+        "env": {"kind": "gym", "id": "Pendulum-v1"},
+    },
+    "dqn": {
+        "algo": {"kind": "dqn", "net": {"hidden": [16], **OWN}, "replay": RATED, "limiter": {"warmup": 100}},
+        "env": {"kind": "gym", "id": "CartPole-v1"},
+    },
+}
+
+
 def run(group: Group) -> dict[str, Tensor]:
-    """Learners with worlds of their own, taking turns; normalisers see the rows of both."""
+    """Learners with worlds of their own, taking turns; the first one had begun alone."""
     left = {}
-    for case in (
-        Case("ppo", "ppo", ARM, settings=over(PPO, normalise_reward=True, max_kl=0.02, net=OWN)),
-        Case("dqn", "dqn", THREE, MASKED, settings=over(DQN, replay=RATED, net=OWN)),
-    ):
-        bench = Bench(case, seed=group.rank)
-        group.align(bench.agent)
-        mine = at = Progress()
-        while mine.opt_steps < 12:
-            ready, at = group.turn(bench.learner.owes(mine), mine)
-            if ready:
-                log = group.step(bench.learner, at._replace(fraction=at.env_steps / 10_000))
-                mine = mine._replace(opt_steps=log.at.opt_steps)
-            elif not bench.learner.owes(mine):
-                mine = bench.explorer.step(mine).at
-        assert group.alike(bench.agent)
-        left |= {f"{case.name}/{k}": v for k, v in bench.parameters().items()}
-        left[f"{case.name}/steps"] = torch.tensor([mine.env_steps, at.env_steps])
+    for name, given in RUNS.items():
+        settings = {
+            **given,
+            "env": {**given["env"], "slots": 3 + group.rank * (name == "dqn")},
+            "train": {"budget": "1500 steps"},
+        }
+        settings["run"] = {"seed": seed_of(0, group.rank), "device": "cpu"}
+        trainer = build(RunConfig.model_validate(settings))
+        for _ in zip(range(60 * (group.rank == 0)), trainer()):
+            pass
+        begun, rows = trainer.at.env_steps, 0
+        joint = Joint(trainer, group)
+        for log in joint():
+            rows += log.kind == "collect"
+        assert joint.at.fraction == 1.0 and group.alike(joint.learner.agent)
+        left |= {f"{name}/{k}": v.clone() for k, v in joint.learner.agent.state().tensors.items()}
+        left[f"{name}/at"] = torch.tensor([begun, joint.at.env_steps, joint.at.opt_steps, rows])
     return left
+
+
+def stopped(group: Group) -> dict[str, Tensor]:
+    """One is told to stop, and all do; then one is lost, and the other hears of it."""
+    given = {**RUNS["dqn"], "run": {"seed": seed_of(0, group.rank)}, "train": {"budget": "100k steps"}}
+    joint = Joint(build(RunConfig.model_validate(given)), group)
+    stream = joint()
+    with suppress(StopIteration):
+        for _ in range(50):
+            next(stream)
+        stream.send(Stop("told to") if group.rank == 1 else None)
+        for _ in range(1_000):
+            next(stream)
+        raise AssertionError("it should have stopped")
+    at = joint.at.env_steps
+    for _ in joint():
+        if joint.at.env_steps > at + 200 and group.rank == 1:
+            os._exit(0)
+        assert joint.at.env_steps < at + 10_000
+    return {}
 
 
 def listening() -> list[str]:
@@ -136,6 +177,12 @@ def main(what: str, rank: str, size: str, meet: str, out: str, *more: str) -> No
     with Group(int(rank), int(size), Path(meet), patience=60) as group:
         if what == "run":
             found = run(group)
+        elif what == "lost":
+            try:
+                found = stopped(group)
+            except RuntimeError as error:
+                found = {"heard": torch.ones(1)}
+                sys.stderr.write(f"{error}\n")
         else:
             names = ["ppo"] if more else list(CASES)
             found = {f"{name}/{k}": v for name in names for k, v in learned(name, group, *more).items()}

@@ -23,17 +23,22 @@ from tests.learners.pair import CASES, learned
 
 def pair(folder: Path, *words: str) -> list[dict[str, Tensor]]:
     """What two processes were left with."""
+    assert started(folder, *words) == [0, 0]
+    return [load_file(folder / f"{rank}.safetensors") for rank in range(2)]
+
+
+def started(folder: Path, *words: str) -> list[int]:
+    """How two processes ended."""
     folder.mkdir(parents=True, exist_ok=True)
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     what, *more = words
     command = [sys.executable, "-m", "tests.learners.pair", what]
     outs = [folder / f"{rank}.safetensors" for rank in range(2)]
-    started = [
+    both = [
         subprocess.Popen([*command, str(rank), "2", str(folder / "meet"), str(out), *more], cwd=ROOT, env=env)
         for rank, out in enumerate(outs)
     ]
-    assert [process.wait(200) for process in started] == [0, 0]
-    return [load_file(out) for out in outs]
+    return [process.wait(200) for process in both]
 
 
 @pytest.fixture(scope="module")
@@ -87,12 +92,22 @@ def test_learners_with_worlds_of_their_own_stay_one(tmp_path: Path) -> None:
         waiting = (tmp_path / f"{rank}.net").read_text().split()
         assert set(waiting) == {"0100007F"}, "nothing listens beyond this machine"
     for key in one:
-        if key.endswith("/steps"):
-            assert one[key][0] + two[key][0] == one[key][1]
-        elif "swap" not in key and "scale/total" not in key:  # running returns belong to slots
+        if "scale/total" not in key and not key.endswith("/at"):  # running returns belong to slots
             assert torch.equal(one[key], two[key]), key
-    rows = one["ppo/model/encoder.norm.moments.count"]
-    assert rows > 1.5 * one["ppo/steps"][0], "of both"
+    for name in ("ppo", "dqn"):
+        (begun, *here), (none, *there) = one[f"{name}/at"].tolist(), two[f"{name}/at"].tolist()
+        assert begun > 50 and none == 0 and here[:2] == there[:2], "one begins where the other is"
+        steps = here[0]
+        slots = 4 if name == "dqn" else 3
+        assert 1500 <= steps < 1600 and steps <= begun + 3 * here[2] + slots * there[2] < 1.2 * steps
+    rows = one["dqn/model/encoder.norm.moments.count"]
+    assert rows == one["dqn/at"][1], "statistics are of all rows"
+
+
+def test_all_stop_when_one_is_told_to_and_hear_when_one_is_lost(tmp_path: Path) -> None:
+    codes = started(tmp_path, "lost")
+    assert codes == [0, 0]
+    assert load_file(tmp_path / "0.safetensors").keys() == {"heard"}
 
 
 def test_alone_a_mean_is_a_mean() -> None:
