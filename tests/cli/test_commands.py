@@ -34,7 +34,7 @@ def refused(argv: list[str], capsys: Captured) -> str:
         (["--vershun"], "unknown option '--vershun'. Accepted: --help, --version, -h. Did you mean '--version'?"),
         (
             ["train", "--alg", "dqn"],
-            "unknown option '--alg'. Accepted: --algo, --env, --explorers, --help, --import, --mode, --seeds, --together, -h.",
+            "unknown option '--alg'. Accepted: --algo, --env, --explorers, --help, --import, --mode, --seeds,",
         ),
         (["train"], "nothing to train"),
         (["train", "--algo"], "argument --algo: expected one argument"),
