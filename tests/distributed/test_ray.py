@@ -145,6 +145,7 @@ def test_it_refuses_to_be_reached_without_a_token(site: Site) -> None:
     check_open(site, {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": "/some/file"})
     check_open(Site(), {})
     check_open(Site(address="127.0.0.1:6379"), {})
+    check_open(Site(address="auto"), {})
 
 
 def test_without_the_package_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
