@@ -229,6 +229,15 @@ class Model(nn.Module):
 
     def observe(self, obs: Obs, valid: Tensor) -> None:
         """Advances the statistics of normalisers by new rows; called once per row, never in `learn`."""
+        for part in self.children():
+            if isinstance(part, Model):
+                part.observe(obs, valid)
+
+    @property
+    def watches(self) -> bool:
+        """Whether `observe` does anything."""
+        own = type(self).observe is not Model.observe
+        return own or any(part.watches for part in self.children() if isinstance(part, Model))
 
     def state(self) -> State:
         return State(dict(self.state_dict()))

@@ -57,9 +57,10 @@ class Side:
         agent = self.trainer.learner.agent
         learn = agent.learn
 
-        def looked(mini: Any, *rest: Any) -> Any:
-            self.rows = ops.leaves(mini)[0].shape[:2].numel()
-            return learn(mini, *rest)
+        def looked(mini: Any, rows: Any, *rest: Any) -> Any:
+            deep, wide = ops.leaves(mini)[0].shape[:2]
+            self.rows = deep * (wide if rows is None else len(rows))
+            return learn(mini, rows, *rest)
 
         agent.learn = looked  # type: ignore[method-assign]
         self.advance(updates)

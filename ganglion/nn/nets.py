@@ -96,3 +96,7 @@ class Encoded(Model):
     def observe(self, obs: Obs, valid: Tensor) -> None:
         if self.encoder.norm is not None:
             self.encoder.norm.moments.observe(flatten(obs, self.encoder.space, self.encoder.least), valid)
+
+    @property
+    def watches(self) -> bool:
+        return self.encoder.norm is not None

@@ -30,10 +30,15 @@ class Agent:
     ) -> None:
         self.algo, self.device, self.swap = algo, device, swap or Swap()
         self.draws = algo.draws()
+        self.watches = type(algo).observe is not Algorithm.observe or algo.model.watches
         self.pinned: dict[str, float] = {}  # knobs set by hand
         self.held: dict[str, Tensor] = {}
+        self.line: Any = None  # on a CPU: the same numbers as one array, which is quicker to write
         self.values: dict[str, float] = {}
         self.fast_explore, self.fast_learn, self.fast_late = wrap(self.explore), wrap(algo.learn), wrap(algo.learn_late)
+        self.fast_part = wrap(self.part)
+        plain = type(algo).prepare is Algorithm.prepare
+        self.fast_prepare = algo.prepare if plain else wrap(algo.prepare)
         # on a CPU evaluation waits for its environments: not worth a compilation
         self.fast_exploit = wrap(self.exploit) if device.type == "cuda" else self.exploit
 
@@ -66,17 +71,32 @@ class Agent:
 
     # ------------------------------------------------------------ learning
 
-    def learn(self, mini: Any, noise: Noise, at: Progress) -> Update:
-        """One update, and what follows it at intervals: the parts that learn more rarely, targets that are copied."""
+    @torch.no_grad()
+    def prepare(self, item: Any) -> Any:
+        """What is computed once per item."""
+        return (self.fast_prepare if self.swap.on else self.algo.prepare)(item)
+
+    def learn(self, mini: Any, rows: Tensor | None, noise: Noise, at: Progress) -> Update:
+        """One update from `rows` of what was prepared (None: all of it), and what follows it at intervals: the parts
+        that learn more rarely, targets that are copied."""
         self.swap.look(at)
         fast, algo, knobs, count = self.swap.on, self.algo, self.knobs(at), at.opt_steps + 1
-        update: Update = (self.fast_learn if fast else algo.learn)(mini, knobs, noise)
+        update: Update
+        if rows is None:
+            update = (self.fast_learn if fast else algo.learn)(mini, knobs, noise)
+        else:
+            update = (self.fast_part if fast else self.part)(mini, rows, knobs, noise)
         if algo.late_every and count % algo.late_every == 0:
+            mini = mini if rows is None else ops.take(mini, rows, dim=1)
             late = (self.fast_late if fast else algo.learn_late)(mini, knobs, noise)
             update = update._replace(metrics={**update.metrics, **late})
         if algo.sync_every and count % algo.sync_every == 0:
             algo.sync_target()
         return update
+
+    def part(self, mini: Any, rows: Tensor, knobs: Knobs, noise: Noise) -> Update:
+        """An update from some rows; gathering them is part of the graph."""
+        return self.algo.learn(ops.take(mini, rows, dim=1), knobs, noise)
 
     @torch.no_grad()
     def observe(self, rows: Row) -> None:
@@ -87,16 +107,31 @@ class Agent:
 
     def settings(self, at: Progress) -> dict[str, float]:
         """What each knob is worth: by its schedule, or as pinned by hand."""
-        return {**self.algo.knobs(at), **self.pinned}
+        values = self.algo.knobs(at)
+        return {**values, **self.pinned} if self.pinned else dict(values)
 
     def knobs(self, at: Progress) -> Knobs:
         """What changes over a run, as tensors that change in place."""
         values = self.settings(at)
-        if values != self.values:
-            for name, value in values.items():
-                self.held.setdefault(name, torch.zeros((), device=self.device)).fill_(value)
-            self.values = values
+        if values == self.values:
+            return self.held
+        if values.keys() != self.held.keys():
+            self.hold(list(values))
+        self.values = values
+        if self.line is not None:
+            self.line[:] = list(values.values())
+            return self.held
+        for name, value in values.items():
+            self.held[name].fill_(value)
         return self.held
+
+    def hold(self, names: list[str]) -> None:
+        """Room for the knobs."""
+        if self.device.type == "cpu":
+            together = torch.zeros(len(names))
+            self.held, self.line = dict(zip(names, together.unbind(), strict=True)), together.numpy()
+        else:
+            self.held = {name: torch.zeros((), device=self.device) for name in names}
 
     def pin(self, command: SetKnob) -> None:
         known = self.algo.knobs(Progress())

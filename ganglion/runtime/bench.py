@@ -150,7 +150,8 @@ def arithmetic_of(kept: Kept) -> tuple[Arithmetic, Arithmetic] | None:
     if not kept.learned or not kept.acted:
         return None
     algo, agent = kept.agent.algo, kept.agent
-    mini, noise, at = kept.learned
+    mini, rows, noise, at = kept.learned
+    mini = mini if rows is None else ops.take(mini, rows, dim=1)
     obs, past, dice, _ = kept.acted
     update = arithmetic(lambda: algo.learn(mini, agent.knobs(at), noise))
     with torch.no_grad():

@@ -22,10 +22,11 @@ class Learner:
         self.mini: Any = None  # the item being learned from, prepared; None between phases
         self.table: Tensor | None = None  # [updates, rows each]
         self.position = 0
+        self.deep = self.wide = 0  # rows in time and beside each other of what is learned from
 
     def push(self, row: Row, ahead: tuple[Obs, Past], at: Progress) -> None:
         self.buffer.push(row, ahead, at)
-        if not self.buffer.fresh:
+        if not self.buffer.fresh and self.agent.watches:
             self.agent.observe(ops.map_tree(lambda x: x.to(self.agent.device)[None], row))
 
     def owes(self, at: Progress) -> bool:
@@ -38,24 +39,27 @@ class Learner:
         """One update."""
         if self.mini is None:
             self.begin(at)
-        mini = self.mini if self.table is None else ops.take(self.mini, self.table[self.position], dim=1)
-        first = ops.leaves(mini)[0]
-        noise = self.stream.noise(self.agent.draws.learn, *first.shape[:2])
-        update = self.agent.learn(mini, noise, at)
+        rows = None if self.table is None else self.table[self.position]
+        noise = self.stream.noise(self.agent.draws.learn, self.deep, self.wide if rows is None else len(rows))
+        update = self.agent.learn(self.mini, rows, noise, at)
         if update.priority.numel():
-            self.buffer.feedback(mini.index, update.priority)
+            self.buffer.feedback(self.mini.index, update.priority)
         self.position += 1
         if self.over(update):
             self.finish()
-        return LogData("learn", at._replace(opt_steps=at.opt_steps + 1), update.metrics)
+        now = Progress(at.env_steps, at.opt_steps + 1, at.episodes, at.seconds, at.fraction)
+        return LogData("learn", now, update.metrics)
 
     def begin(self, at: Progress) -> None:
         """Takes an item and plans its minibatches."""
         uniform = self.stream.uniform(self.buffer.wants, dtype=torch.float64)
-        self.mini = self.agent.algo.prepare(self.buffer.take(uniform, at))
-        rows = ops.leaves(self.mini)[0].shape[1]
-        table = self.agent.algo.plan(rows, self.stream.noise(self.agent.draws.plan, rows))
+        self.hold(self.agent.prepare(self.buffer.take(uniform, at)))
+        table = self.agent.algo.plan(self.wide, self.stream.noise(self.agent.draws.plan, self.wide))
         self.table, self.position = (table if table.numel() else None), 0
+
+    def hold(self, mini: Any) -> None:
+        self.mini = mini
+        self.deep, self.wide = ops.leaves(mini)[0].shape[:2]
 
     def over(self, update: Update) -> bool:
         """Whether the phase ends here: the table is used up, or a pass ended and the algorithm has had enough."""
@@ -89,4 +93,4 @@ class Learner:
             device = self.agent.device
             self.table = phase.tensors["table"].to(device)
             shape = self.agent.algo.prepare(self.buffer.take(torch.empty(0), Progress()))  # for its structure alone
-            self.mini = ops.unflatten(shape, ops.to_device(under(phase, "mini").tensors, device))
+            self.hold(ops.unflatten(shape, ops.to_device(under(phase, "mini").tensors, device)))
