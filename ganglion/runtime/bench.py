@@ -62,6 +62,11 @@ class Kept:
         setattr(agent, "learn", keep_learn)  # noqa: B010
         setattr(agent, "sample", keep_sample)  # noqa: B010
 
+    def minibatch(self) -> Any:
+        """What the last update learned from."""
+        mini, rows = self.learned[:2]
+        return mini if rows is None else ops.take(mini, rows, dim=1)
+
 
 def bench(cfg: RunConfig, seconds: float = 10.0) -> Bench:
     """Trains for a while without saving anything, then measures what the parts cost alone."""
@@ -150,8 +155,7 @@ def arithmetic_of(kept: Kept) -> tuple[Arithmetic, Arithmetic] | None:
     if not kept.learned or not kept.acted:
         return None
     algo, agent = kept.agent.algo, kept.agent
-    mini, rows, noise, at = kept.learned
-    mini = mini if rows is None else ops.take(mini, rows, dim=1)
+    mini, (noise, at) = kept.minibatch(), kept.learned[2:]
     obs, past, dice, _ = kept.acted
     update = arithmetic(lambda: algo.learn(mini, agent.knobs(at), noise))
     with torch.no_grad():
@@ -162,7 +166,7 @@ def arithmetic_of(kept: Kept) -> tuple[Arithmetic, Arithmetic] | None:
 def traffic(kept: Kept) -> tuple[int, float]:
     """Bytes an update has to move at least, and the bytes per second that memory of that size gives."""
     weights = sum(p.numel() * p.element_size() for p in kept.agent.algo.model.parameters())
-    batch = sum(x.numel() * x.element_size() for x in ops.leaves(kept.learned[0]))
+    batch = sum(x.numel() * x.element_size() for x in ops.leaves(kept.minibatch()))
     return ADAM * weights + 2 * batch, bandwidth(4 * weights + batch, kept.agent.device)
 
 
