@@ -36,14 +36,18 @@ class Compiled:
         self.graph: Fn | None = None
 
     def __call__(self, *args: Any) -> Any:
-        if self.graph is None:
-            try:
-                self.graph = self.build(args)
-            except Exception as error:  # a compiler that is missing, too old or wrong must not end a run
-                why = str(error).strip().split("\n")[0][:200]
-                log.warning("cannot compile (%s: %s): running eagerly", type(error).__name__, why)
-                self.graph = self.fn
-        return self.graph(*args)
+        if self.graph is not None:
+            return self.graph(*args)
+        try:
+            graph = self.build(args)
+            gave = graph(*args)
+        except Exception as error:  # a compiler that is missing, too old or wrong must not end a run
+            why = str(error).strip().split("\n")[0][:200]
+            log.warning("cannot compile (%s: %s): running eagerly", type(error).__name__, why)
+            self.graph = self.fn
+            return self.fn(*args)
+        self.graph = graph
+        return gave
 
     def build(self, args: tuple[Any, ...]) -> Fn:
         import torch._dynamo.config as dynamo
@@ -63,12 +67,12 @@ class Compiled:
 
 
 class Fused(Compiled):
-    """A function without gradients whose operations are compiled into few kernels, to be captured afterwards."""
+    """A function whose operations are compiled into few kernels, to be captured afterwards: in several graphs where
+    this torch cannot put a gradient inside one."""
 
     def build(self, args: tuple[Any, ...]) -> Fn:
-        whole: Fn = torch.compile(lambda *x: self.fn(*x), fullgraph=True, dynamic=False)
-        whole(*args)  # fails here if it fails
-        return whole
+        fused: Fn = torch.compile(lambda *x: self.fn(*x), dynamic=False)
+        return fused
 
 
 def wrapper(mode: str, backend: str = "inductor") -> Wrap:

@@ -8,6 +8,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+CHUNK = 1_024  # rows of one product
+MANY = 8 * CHUNK  # rows from which on they are learned from in chunks
 Activation = Literal["relu", "tanh", "elu", "silu"]
 Init = Literal["uniform", "orthogonal"]
 ACTIVATIONS = {"relu": torch.relu, "tanh": torch.tanh, "elu": nn.functional.elu, "silu": nn.functional.silu}
@@ -30,7 +32,13 @@ class Linears(nn.Module):
                     nn.init.orthogonal_(member, gain)
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.baddbmm(self.bias, x, self.weight)
+        rows = x.shape[1]
+        if rows < MANY or rows % CHUNK:
+            return torch.baddbmm(self.bias, x, self.weight)
+        # the weights' gradient is a product along all rows: as one it would keep a GPU's few units busy for long
+        chunks = x.reshape(-1, CHUNK, x.shape[-1])
+        weight, bias = (p.unsqueeze(1).expand(-1, rows // CHUNK, -1, -1).flatten(0, 1) for p in (self.weight, self.bias))
+        return torch.baddbmm(bias, chunks, weight).view(len(self.weight), rows, -1)
 
     def member(self, x: Tensor, index: int) -> Tensor:
         """One of the maps alone: [..., inputs] -> [..., outputs]."""
