@@ -37,7 +37,9 @@ class Linears(nn.Module):
             return torch.baddbmm(self.bias, x, self.weight)
         # the weights' gradient is a product along all rows: as one it would keep a GPU's few units busy for long
         chunks = x.reshape(-1, CHUNK, x.shape[-1])
-        weight, bias = (p.unsqueeze(1).expand(-1, rows // CHUNK, -1, -1).flatten(0, 1) for p in (self.weight, self.bias))
+        weight, bias = (
+            p.unsqueeze(1).expand(-1, rows // CHUNK, -1, -1).flatten(0, 1) for p in (self.weight, self.bias)
+        )
         return torch.baddbmm(bias, chunks, weight).view(len(self.weight), rows, -1)
 
     def member(self, x: Tensor, index: int) -> Tensor:
