@@ -236,8 +236,9 @@ class Model(nn.Module):
     @property
     def watches(self) -> bool:
         """Whether `observe` does anything."""
-        own = type(self).observe is not Model.observe
-        return own or any(part.watches for part in self.children() if isinstance(part, Model))
+        return type(self).observe is not Model.observe or any(
+            p.watches for p in self.children() if isinstance(p, Model)
+        )
 
     def state(self) -> State:
         return State(dict(self.state_dict()))

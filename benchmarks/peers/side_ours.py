@@ -57,10 +57,10 @@ class Side:
         agent = self.trainer.learner.agent
         learn = agent.learn
 
-        def looked(mini: Any, rows: Any, *rest: Any) -> Any:
+        def looked(mini: Any, noise: Any, at: Any, rows: Any = ()) -> Any:
             deep, wide = ops.leaves(mini)[0].shape[:2]
-            self.rows = deep * (wide if rows is None else len(rows))
-            return learn(mini, rows, *rest)
+            self.rows = deep * (len(rows) or wide)
+            return learn(mini, noise, at, rows)
 
         agent.learn = looked  # type: ignore[method-assign]
         self.advance(updates)

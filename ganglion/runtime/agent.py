@@ -10,8 +10,10 @@ from torch import Tensor
 
 from ganglion import ops
 from ganglion.core import Acted, Algorithm, Knobs, Noise, Obs, Past, Progress, Row, SetKnob, State, Update, join, under
-from ganglion.errors import UserError, nearest
 from ganglion.fast import Swap, Wrap
+from ganglion.runtime.knobs import Held
+
+Rows = Tensor | tuple[()]  # numbers of rows; (): all of them
 
 
 class Weights(NamedTuple):
@@ -31,14 +33,9 @@ class Agent:
         self.algo, self.device, self.swap = algo, device, swap or Swap()
         self.draws = algo.draws()
         self.watches = type(algo).observe is not Algorithm.observe or algo.model.watches
-        self.pinned: dict[str, float] = {}  # knobs set by hand
-        self.held: dict[str, Tensor] = {}
-        self.line: Any = None  # on a CPU: the same numbers as one array, which is quicker to write
-        self.values: dict[str, float] = {}
-        self.fast_explore, self.fast_learn, self.fast_late = wrap(self.explore), wrap(algo.learn), wrap(algo.learn_late)
-        self.fast_part = wrap(self.part)
-        plain = type(algo).prepare is Algorithm.prepare
-        self.fast_prepare = algo.prepare if plain else wrap(algo.prepare)
+        self.held = Held(device)
+        self.fast_explore, self.fast_learn, self.fast_late = wrap(self.explore), wrap(self.update), wrap(self.late)
+        self.fast_prepare = algo.prepare if type(algo).prepare is Algorithm.prepare else wrap(algo.prepare)
         # on a CPU evaluation waits for its environments: not worth a compilation
         self.fast_exploit = wrap(self.exploit) if device.type == "cuda" else self.exploit
 
@@ -76,27 +73,24 @@ class Agent:
         """What is computed once per item."""
         return (self.fast_prepare if self.swap.on else self.algo.prepare)(item)
 
-    def learn(self, mini: Any, rows: Tensor | None, noise: Noise, at: Progress) -> Update:
-        """One update from `rows` of what was prepared (None: all of it), and what follows it at intervals: the parts
-        that learn more rarely, targets that are copied."""
+    def learn(self, mini: Any, noise: Noise, at: Progress, rows: Rows = ()) -> Update:
+        """One update from some rows of what was prepared, or all, and what follows it at intervals: the parts that
+        learn more rarely, targets that are copied."""
         self.swap.look(at)
         fast, algo, knobs, count = self.swap.on, self.algo, self.knobs(at), at.opt_steps + 1
-        update: Update
-        if rows is None:
-            update = (self.fast_learn if fast else algo.learn)(mini, knobs, noise)
-        else:
-            update = (self.fast_part if fast else self.part)(mini, rows, knobs, noise)
+        update: Update = (self.fast_learn if fast else self.update)(mini, rows, knobs, noise)
         if algo.late_every and count % algo.late_every == 0:
-            mini = mini if rows is None else ops.take(mini, rows, dim=1)
-            late = (self.fast_late if fast else algo.learn_late)(mini, knobs, noise)
+            late = (self.fast_late if fast else self.late)(mini, rows, knobs, noise)
             update = update._replace(metrics={**update.metrics, **late})
         if algo.sync_every and count % algo.sync_every == 0:
             algo.sync_target()
         return update
 
-    def part(self, mini: Any, rows: Tensor, knobs: Knobs, noise: Noise) -> Update:
-        """An update from some rows; gathering them is part of the graph."""
-        return self.algo.learn(ops.take(mini, rows, dim=1), knobs, noise)
+    def update(self, mini: Any, rows: Rows, knobs: Knobs, noise: Noise) -> Update:
+        return self.algo.learn(some(mini, rows), knobs, noise)
+
+    def late(self, mini: Any, rows: Rows, knobs: Knobs, noise: Noise) -> Mapping[str, Tensor]:
+        return self.algo.learn_late(some(mini, rows), knobs, noise)
 
     @torch.no_grad()
     def observe(self, rows: Row) -> None:
@@ -107,41 +101,15 @@ class Agent:
 
     def settings(self, at: Progress) -> dict[str, float]:
         """What each knob is worth: by its schedule, or as pinned by hand."""
-        values = self.algo.knobs(at)
-        return {**values, **self.pinned} if self.pinned else dict(values)
+        return {**self.algo.knobs(at), **self.held.pinned}
 
     def knobs(self, at: Progress) -> Knobs:
         """What changes over a run, as tensors that change in place."""
-        values = self.settings(at)
-        if values == self.values:
-            return self.held
-        if values.keys() != self.held.keys():
-            self.hold(list(values))
-        self.values = values
-        if self.line is not None:
-            self.line[:] = list(values.values())
-            return self.held
-        for name, value in values.items():
-            self.held[name].fill_(value)
-        return self.held
-
-    def hold(self, names: list[str]) -> None:
-        """Room for the knobs."""
-        if self.device.type == "cpu":
-            together = torch.zeros(len(names))
-            self.held, self.line = dict(zip(names, together.unbind(), strict=True)), together.numpy()
-        else:
-            self.held = {name: torch.zeros((), device=self.device) for name in names}
+        return self.held.at(self.settings(at))
 
     def pin(self, command: SetKnob) -> None:
-        known = self.algo.knobs(Progress())
-        if command.name not in known:
-            accepted = ", ".join(known) or "none"
-            raise UserError(f"no knob {command.name!r}. Accepted: {accepted}.{nearest(command.name, known)}")
-        if command.value is None:
-            self.pinned.pop(command.name, None)
-        else:
-            self.pinned[command.name] = command.value
+        """Sets a knob by hand."""
+        self.held.pin(command, self.algo.knobs(Progress()))
 
     def command(self, at: Progress) -> Weights:
         """The weights of now, for whoever acts elsewhere."""
@@ -151,17 +119,22 @@ class Agent:
     def obey(self, weights: Weights) -> None:
         """Takes weights over, in place."""
         self.algo.model.restore(State(weights.tensors))
-        self.pinned = dict(weights.knobs)
+        self.held.pinned = dict(weights.knobs)
 
     def state(self) -> State:
         parts = {name: part.state() for name, part in self.algo.parts().items()}
-        return join({**parts, "pinned": State({}, {"knobs": dict(self.pinned)}), "swap": self.swap.state()})
+        return join({**parts, "pinned": State({}, {"knobs": dict(self.held.pinned)}), "swap": self.swap.state()})
 
     def restore(self, state: State) -> None:
         for name, part in self.algo.parts().items():
             part.restore(under(state, name))
-        self.pinned = dict(under(state, "pinned").scalars["knobs"])
+        self.held.pinned = dict(under(state, "pinned").scalars["knobs"])
         self.swap.restore(under(state, "swap"))
+
+
+def some(mini: Any, rows: Rows) -> Any:
+    """A minibatch of what was prepared: gathered inside the graph that learns from it."""
+    return ops.take(mini, rows, dim=1) if isinstance(rows, Tensor) else mini
 
 
 def enter(obs: Obs) -> Obs:

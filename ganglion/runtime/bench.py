@@ -13,6 +13,7 @@ from ganglion.core import Env, Step
 from ganglion.envs.checks.slots import Chooser
 from ganglion.fast.limits import Arithmetic, arithmetic, bandwidth
 from ganglion.fast.profile import Profile, Shares, named
+from ganglion.runtime.agent import some
 from ganglion.runtime.build import build, build_env
 from ganglion.runtime.streams import derive
 from ganglion.runtime.trainer import Trainer
@@ -64,8 +65,7 @@ class Kept:
 
     def minibatch(self) -> Any:
         """What the last update learned from."""
-        mini, rows = self.learned[:2]
-        return mini if rows is None else ops.take(mini, rows, dim=1)
+        return some(self.learned[0], self.learned[3])
 
 
 def bench(cfg: RunConfig, seconds: float = 10.0) -> Bench:
@@ -155,7 +155,7 @@ def arithmetic_of(kept: Kept) -> tuple[Arithmetic, Arithmetic] | None:
     if not kept.learned or not kept.acted:
         return None
     algo, agent = kept.agent.algo, kept.agent
-    mini, (noise, at) = kept.minibatch(), kept.learned[2:]
+    mini, (noise, at) = kept.minibatch(), kept.learned[1:3]
     obs, past, dice, _ = kept.acted
     update = arithmetic(lambda: algo.learn(mini, agent.knobs(at), noise))
     with torch.no_grad():

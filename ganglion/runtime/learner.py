@@ -39,9 +39,9 @@ class Learner:
         """One update."""
         if self.mini is None:
             self.begin(at)
-        rows = None if self.table is None else self.table[self.position]
-        noise = self.stream.noise(self.agent.draws.learn, self.deep, self.wide if rows is None else len(rows))
-        update = self.agent.learn(self.mini, rows, noise, at)
+        rows = () if self.table is None else self.table[self.position]
+        noise = self.stream.noise(self.agent.draws.learn, self.deep, len(rows) or self.wide)
+        update = self.agent.learn(self.mini, noise, at, rows)
         if update.priority.numel():
             self.buffer.feedback(self.mini.index, update.priority)
         self.position += 1

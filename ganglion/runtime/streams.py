@@ -7,7 +7,7 @@ from hashlib import sha256
 import torch
 from torch import Tensor
 
-from ganglion.core import Draw, Noise, State, join, under
+from ganglion.core import Draw, Draws, Noise, State, join, under
 
 BLOCK = 64  # steps whose random numbers are drawn at once
 
@@ -47,28 +47,41 @@ class Stream:
 
 
 class Ahead:
-    """The noise of a walk, step by step: drawn for many steps at once, since a draw costs more than its numbers."""
+    """The noise of slots, step by step: drawn for many steps at once, since a draw costs more than its numbers.
 
-    def __init__(self, stream: Stream, draw: Draw, *shape: int) -> None:
-        self.stream, self.draw, self.shape = stream, draw, shape
+    Each slot keeps its numbers for `hold` steps on average: it lets go of them with probability 1 / hold.
+    """
+
+    def __init__(self, stream: Stream, draws: Draws, slots: int) -> None:
+        self.stream, self.draws, self.slots = stream, draws, slots
         self.began = stream.generator.get_state()  # before the block was drawn
         self.block: list[Noise] = []
         self.used = 0
+        self.held: Noise | None = None  # what slots have kept
 
     def next(self) -> Noise:
+        """[1, B, ...]"""
         if self.used == len(self.block):
             self.began = self.stream.generator.get_state()
             self.fill()
         self.used += 1
-        return self.block[self.used - 1]
+        fresh = self.block[self.used - 1]
+        if self.draws.hold == 1.0:
+            return fresh
+        keep = self.stream.uniform(1, self.slots, 1) < 1 - 1 / self.draws.hold
+        held = fresh if self.held is None else self.held
+        self.held = Noise(*(torch.where(keep, old, new) for old, new in zip(held, fresh, strict=True)))
+        return self.held
 
     def fill(self) -> None:
-        many = self.stream.noise(self.draw, BLOCK, *self.shape)
+        many = self.stream.noise(self.draws.explore, BLOCK, 1, self.slots)
         self.block = [Noise(*one) for one in zip(many.uniform.unbind(), many.normal.unbind(), strict=True)]
         self.used = 0
 
     def state(self) -> State:
-        return join({"stream": self.stream.state(), "block": State({"began": self.began}, {"used": self.used})})
+        held = {} if self.held is None else {"held": State(dict(self.held._asdict()))}
+        block = State({"began": self.began}, {"used": self.used})
+        return join({"stream": self.stream.state(), "block": block, **held})
 
     def restore(self, state: State) -> None:
         """Draws the block again as it was."""
@@ -81,3 +94,5 @@ class Ahead:
             self.fill()
             self.used = used
         self.stream.restore(under(state, "stream"))
+        held = under(state, "held").tensors
+        self.held = Noise(*(held[name].to(self.stream.device) for name in Noise._fields)) if held else None

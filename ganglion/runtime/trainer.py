@@ -48,8 +48,7 @@ class Trainer:
         return self.evaluator.run()
 
     def tick(self, log: LogData, began: float) -> LogData:
-        steps, opts, episodes, _, fraction = log.at
-        at = Progress(steps, opts, episodes, self.at.seconds + perf_counter() - began, fraction)
+        at = Progress(*log.at[:3], self.at.seconds + perf_counter() - began)
         self.at = Progress(*at[:4], spent(self.budget, at))
         return LogData(log.kind, self.at, log.metrics, log.episodes)
 

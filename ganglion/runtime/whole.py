@@ -108,7 +108,7 @@ class Phase(Learner):
     ) -> None:  # fmt: skip
         super().__init__(agent, buffer, limiter, seed)
         self.fast_phase = wrap and wrap(self.phase)  # None: update by update
-        self.fast_update = wrap_update(agent.part) if wrap_update else agent.part
+        self.fast_update = wrap_update(agent.update) if wrap_update else agent.update
         self.rows = self.updates = 0  # of a phase, known after the first, which is made update by update
         self.whole = False
 

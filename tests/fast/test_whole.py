@@ -29,8 +29,8 @@ def plain(device: str = "cpu") -> Trainer:
     explorer.fast_walk, explorer.fast_turn, explorer.stride = explorer.walk, explorer.turn, 16
     learner.fast_phase, learner.agent.swap.on = learner.phase, True
     agent = learner.agent
-    agent.fast_learn, agent.fast_explore = agent.algo.learn, agent.explore
-    agent.fast_part, agent.fast_prepare = agent.part, agent.algo.prepare
+    agent.fast_learn, agent.fast_explore, agent.fast_prepare = agent.update, agent.explore, agent.algo.prepare
+    learner.fast_update = agent.update
     return made
 
 
