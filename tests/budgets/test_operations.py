@@ -27,7 +27,7 @@ LIMITS = {
     "ppo": (34, 246),
     "sac": (46, 439),
     "td3": (37, 288),
-}  # act; learn, PPO's gathers of a minibatch too
+}  # act; learn with its gathers
 
 
 class Operations(TorchDispatchMode):
