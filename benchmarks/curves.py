@@ -18,7 +18,14 @@ import matplotlib.pyplot as plt
 import numpy as np
 from learning import AIMS, RESULTS, STUDENT
 
-COLOURS = {"dqn": "#4269d0", "ppo": "#e07b39", "sac": "#3b9e6b", "td3": "#9467bd"}
+COLOURS = {
+    "dqn": "#4269d0",
+    "ppo": "#e07b39",
+    "sac": "#3b9e6b",
+    "td3": "#9467bd",
+    "impala": "#c43d5c",
+    "apex": "#7a5c3e",
+}
 TITLES = {
     "cartpole": "CartPole-v1",
     "cartpole-novelocity": "CartPole-v1 without velocities",

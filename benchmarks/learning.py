@@ -55,6 +55,8 @@ class Aim(NamedTuple):
 AIMS = {
     "cartpole/ppo": Aim(475, 10, 9),
     "cartpole/dqn": Aim(475, 10, 9),
+    "cartpole/impala": Aim(475, 5, 4),
+    "cartpole/apex": Aim(475, 5, 4),
     "acrobot/ppo": Aim(-90, 5, 5),
     "pendulum/ppo": Aim(-190, 5, 5),
     "pendulum/sac": Aim(-170, 5, 5),

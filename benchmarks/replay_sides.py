@@ -85,10 +85,10 @@ def ganglion(task: str) -> Sampler:
     held.valid.fill_(True)
     if image:
         held.extras["back"].copy_(torch.from_numpy(np.minimum(time_major % EPISODE, STACK - 1)))
-    buffer.ring.derive(slice(None))
+    buffer.ring.derive()
     buffer.ring.pushed = buffer.ring.length
     if task == "prioritised":
-        buffer.tree.rebuild(torch.ones_like(buffer.tree.mass))
+        buffer.tree.rebuild(torch.ones(ROWS[task], dtype=torch.float64))
         buffer.tree.set(torch.arange(ROWS[task] - slots, ROWS[task]), torch.zeros(slots, dtype=torch.float64))
     g, urgency, at_start = torch.Generator().manual_seed(0), torch.from_numpy(urgencies()), Progress()
 

@@ -14,6 +14,9 @@ from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
+from ganglion.exchange import Broker as Broker
+from ganglion.exchange import Origin as Origin
+from ganglion.exchange import Weights as Weights
 from ganglion.spaces import Box as Box
 from ganglion.spaces import Composite as Composite
 from ganglion.spaces import Discrete as Discrete
@@ -233,13 +236,6 @@ class Model(nn.Module):
             if isinstance(part, Model):
                 part.observe(obs, valid)
 
-    @property
-    def watches(self) -> bool:
-        """Whether `observe` does anything."""
-        return type(self).observe is not Model.observe or any(
-            p.watches for p in self.children() if isinstance(p, Model)
-        )
-
     def state(self) -> State:
         return State(dict(self.state_dict()))
 
@@ -260,6 +256,7 @@ class Algorithm(ABC, Generic[Item, Mini]):
     model: Model
     sync_every: int = 0  # updates between two calls of sync_target; 0: never
     late_every: int = 0  # updates between two calls of learn_late; 0: never
+    share: tuple[int, int] = (0, 1)  # which of how many explorers it acts for
     passes: int = 1  # over an item in one learning phase; `enough` is read after each
 
     @abstractmethod
@@ -395,3 +392,4 @@ class Recipe:
     processor: Any
     buffer: Any
     limiter: Any
+    max_lag: int | None = None  # updates behind which an item from elsewhere is dropped

@@ -20,6 +20,7 @@ from ganglion.errors import UserError, nearest
 TABLE: dict[str, dict[str, str]] = {
     "algo": {
         "dqn": "ganglion.algos.dqn",
+        "impala": "ganglion.algos.impala",
         "ppo": "ganglion.algos.ppo",
         "sac": "ganglion.algos.sac",
         "td3": "ganglion.algos.td3",

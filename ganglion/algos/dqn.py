@@ -1,5 +1,6 @@
 """Deep Q-learning (Mnih et al. 2015), double by default (van Hasselt et al. 2016); dueling (Wang et al. 2016),
-n-step and prioritised (Schaul et al. 2016) on request.
+n-step and prioritised (Schaul et al. 2016) on request, and with rates of exploration that differ by slot and priorities
+that whoever explores computes (Horgan et al. 2018, Ape-X).
 
 Convolutions and recurrence are choices of the network; n-step sums, sequences and priorities of the replay; action
 masks of the observation: none of them appears in `learn`. All tensors are [T, B, ...]; T is 1 without a memory.
@@ -36,6 +37,7 @@ class DQNConfig(AlgoConfig):
     max_norm: float = Field(10.0, gt=0)
     target_every: Count = Field(500, ge=1)  # updates between two copies onto the target
     epsilon: Share = linear(1.0, 0.05, until=0.5)  # share of random actions, over the budget
+    ladder: float = Field(0.0, ge=0)  # slot i of N explores with epsilon^(1 + ladder i / (N - 1)) (Ape-X: 7)
     hold: float = Field(1.0, ge=1)  # steps for which a slot keeps a random choice, on average (Dabney et al. 2021)
     net: nn.MLPConfig = nn.MLPConfig(hidden=(120, 84))
     replay: buffers.ReplayConfig = buffers.ReplayConfig()
@@ -90,7 +92,13 @@ class DQN(Algorithm[Sample[Transition], Sample[Transition]]):
         return Prediction(ops.Greedy(q, ops.mask(obs)), q.amax(-1), memory)
 
     def explore(self, prediction: Prediction, knobs: Knobs, noise: Noise) -> Acted:
-        return Acted(prediction.dist.epsilon(knobs["epsilon"], noise), {}, prediction.memory)
+        dist, epsilon, extras = prediction.dist, knobs["epsilon"], {}
+        if self.cfg.ladder:
+            epsilon = ops.epsilon_ladder(dist.q.shape[1], epsilon, self.cfg.ladder, self.share)
+        action = dist.epsilon(epsilon, noise)
+        if self.cfg.replay.rated:  # then the error of a row is known before anyone learns from it
+            extras = {"q": ops.pick(dist.q, action), "value": ops.pick(dist.q, dist.mode())}
+        return Acted(action, extras, prediction.memory)
 
     # ------------------------------------------------------------ learning
 

@@ -41,6 +41,7 @@ class PPOConfig(AlgoConfig):
     log_std: float = 0.0  # of continuous actions, at the start
     max_norm: float = Field(0.5, gt=0)
     max_kl: float | None = Field(None, gt=0)  # ends a learning phase early; costs one sync per epoch
+    max_lag: int = Field(16, ge=0)  # rollouts behind which one from elsewhere is dropped
     shared: bool = False  # actor and critic read one body; otherwise each has its own
     net: nn.MLPConfig = nn.MLPConfig(hidden=(64, 64), activation="tanh", init="orthogonal")
     processor: buffers.RowsConfig = buffers.RowsConfig()
@@ -50,7 +51,8 @@ class PPOConfig(AlgoConfig):
 
     def recipe(self) -> Recipe:
         """What to plug around the algorithm: read here, built by runtime.build."""
-        return Recipe(self.processor, buffers.rollout(self.horizon, self.gamma), buffers.WhenReady())
+        lag = self.max_lag * self.epochs * self.minibatches  # in updates
+        return Recipe(self.processor, buffers.rollout(self.horizon, self.gamma), buffers.WhenReady(), lag)
 
 
 class ActorCritic(nn.Encoded):

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ganglion import ops
+from ganglion.buffers import compiled
 from ganglion.buffers.storage import Fetched, SampledRing
 from ganglion.core import Box, Composite, EnvSpec, Obs, Row, Space
 
@@ -29,19 +30,24 @@ class Whole:
         """The observations at flat positions [T, N]."""
         return ring.read(ring.held.obs, where, "obs")
 
-    def along(self, ring: SampledRing, span: Tensor, got: Fetched, whole: bool) -> tuple[Obs, Obs]:
-        """The observations of the first rows of a span [T, N], and of all but the first; got: what else lies there.
+    def along(self, ring: SampledRing, index: Tensor, got: Fetched, whole: bool) -> tuple[Obs, Obs]:
+        """The observations of the first rows from flat positions [N] on, and of all but the first; got: what else lies
+        there.
 
         Without `whole` what follows a dead row does not matter.
         """
         if ring.pack:
             return got.first.obs, got.rest.obs
-        seen, length = self.read(ring, span), got.first.reward.shape[0]
+        seen, length = self.read(ring, ring.span(index, got)), got.first.reward.shape[0]
         return ops.map_tree(lambda x: x[:length], seen), ops.map_tree(lambda x: x[1:], seen)
 
-    def pairs(self, ring: SampledRing, now: Tensor, later: Tensor) -> tuple[Obs, Obs]:
-        """The observations at flat positions `now` and `later`, both [T, N]."""
-        both, half = self.read(ring, torch.cat([now, later])), len(now)
+    def pairs(self, ring: SampledRing, index: Tensor, got: Fetched, later: Tensor) -> tuple[Obs, Obs]:
+        """The observations of the first rows, and those `later` rows after the first, [T, N]."""
+        span, half = ring.span(index, got), len(later)
+        if ring.pack:
+            after = ring.fetch(span.gather(0, later).view(-1), 1, 1).rows.obs
+            return got.first.obs, ops.map_tree(lambda x: x.view(*later.shape, *x.shape[2:]), after)
+        both = self.read(ring, torch.cat([span[:half], span.gather(0, later)]))
         return ops.map_tree(lambda x: x[:half], both), ops.map_tree(lambda x: x[half:], both)
 
     def check(self, row: Row, ring: SampledRing) -> None:
@@ -70,45 +76,68 @@ class Frames(Whole):
         self.stacks, self.slots = stacks, slots
         self.count = max(stack.frames for stack in stacks.values())
         self.history = self.count - 1
+        self.code = compiled.code() if device.type == "cpu" else None
+        self.shown: tuple[list[Tensor], tuple[Obs, Obs]] | None = None  # leaves that were gathered, and views of them
         self.ages = torch.arange(self.history, -1, -1, device=device)  # of the frames in a stack
 
     def kept(self, row: Row, ring: SampledRing) -> Row:
         """With the newest frame of every stack, and how far the oldest lies back."""
-        back = torch.zeros_like(row.start, dtype=torch.uint8)
         if ring.pushed:
-            before = ring.held.extras[BACK][(ring.pushed - 1) % ring.length].to(back.device)
-            back = torch.where(row.start, back, (before + 1).clamp_(max=self.history))
+            before = ring.held.extras[BACK][(ring.pushed - 1) % ring.length].to(row.start.device)
+            back = (before + 1).clamp_(max=self.history).masked_fill_(row.start, 0)
+        else:
+            back = torch.zeros_like(row.start, dtype=torch.uint8)
         obs = self.change(row.obs, lambda x, s: x.narrow(1 + s.axis, x.shape[1 + s.axis] - s.size, s.size))
         return row._replace(obs=obs, extras={**row.extras, BACK: back})
 
     def change(self, obs: Obs, change: Callable[[Tensor, Stack], Tensor]) -> Obs:
+        if isinstance(obs, Tensor):
+            return change(obs, self.stacks[""])
         named = ops.flatten_names(obs).items()
         return ops.unflatten(obs, {k: change(x, self.stacks[k]) if k in self.stacks else x for k, x in named})
 
     def read(self, ring: SampledRing, where: Tensor) -> Obs:
-        return self.join(ring, self.gather(ring, where, self.places(ring, where)), slice(None), slice(None))
-
-    def along(self, ring: SampledRing, span: Tensor, got: Fetched, whole: bool) -> tuple[Obs, Obs]:
-        """Two stacks in a row share all frames but one: both are views of the count + 1 frames that are gathered."""
-        if whole or len(span) > 2:
-            return super().along(ring, span, got, whole)
-        window = torch.cat([self.places(ring, span[:1]), span[1:].unsqueeze(-1)], -1)
-        leaves = self.gather(ring, span, window)
-        now = self.join(ring, leaves, slice(0, 1), slice(0, self.count))
-        return now, self.join(ring, leaves, slice(1, 2), slice(1, None))
-
-    def places(self, ring: SampledRing, where: Tensor) -> Tensor:
-        """The flat positions of the frames of each stack, [T, N, count]."""
         back = ring.held.extras[BACK].flatten(0, 1).take(where)
-        ago = torch.minimum(self.ages, back.unsqueeze(-1))
-        return (where.unsqueeze(-1) - ago * self.slots) % (ring.length * self.slots)
+        read = self.gather(ring, lambda: where, self.places(ring, where, back))
+        return self.join(ring, read, slice(None), slice(None))
 
-    def gather(self, ring: SampledRing, where: Tensor, frames: Tensor) -> dict[str, Tensor]:
-        """Each leaf by name: at `where`, or, of a stack, at `frames`."""
+    def along(self, ring: SampledRing, index: Tensor, got: Fetched, whole: bool) -> tuple[Obs, Obs]:
+        """Two stacks in a row share all frames but one: both are views of the count + 1 frames that are gathered."""
+        if whole or len(got.rows.reward) > 2:
+            return super().along(ring, index, got, whole)
+        read = self.gather(ring, lambda: ring.span(index, got), self.window(ring, index, got.first.extras[BACK]))
+        leaves = list(read.values())
+        if self.shown is None or any(x is not y for x, y in zip(self.shown[0], leaves)):
+            now = self.join(ring, read, slice(0, 1), slice(0, self.count))
+            both = now, self.join(ring, read, slice(1, 2), slice(1, None))
+            if not all(x._is_view() for x in ops.leaves(both)):
+                return both
+            self.shown = leaves, both
+        return self.shown[1]
+
+    def window(self, ring: SampledRing, index: Tensor, back: Tensor) -> Tensor:
+        """Where the frames of the stacks at flat positions [N] lie, and the frame after them: [1, N, count + 1]."""
+        if not self.code:
+            after = (index + self.slots) % (ring.length * self.slots)
+            return torch.cat([self.places(ring, index[None], back), ring.by_slot(after)[None, :, None]], -1)
+        n, index = len(index), index.contiguous()
+        out = torch.empty(1, n, self.count + 1, dtype=torch.int64)
+        backs = back.data_ptr(), back.stride(-1)
+        self.code.frames(index.data_ptr(), n, self.slots, ring.length, *backs, self.count, out.data_ptr())
+        return out
+
+    def places(self, ring: SampledRing, where: Tensor, back: Tensor) -> Tensor:
+        """Where the frames of each stack lie, counted slot after slot, [T, N, count]."""
+        ago = torch.minimum(self.ages, back.unsqueeze(-1))
+        return ring.by_slot((where.unsqueeze(-1) - ago * self.slots) % (ring.length * self.slots))
+
+    def gather(self, ring: SampledRing, where: Callable[[], Tensor], frames: Tensor) -> dict[str, Tensor]:
+        """Each leaf by name: at flat positions `where()`, or, of a stack, at `frames`, counted slot after slot."""
         named = ops.flatten_names(ring.held.obs)
         stacks = {name: x for name, x in named.items() if name in self.stacks}
         others = {name: x for name, x in named.items() if name not in self.stacks}
-        return {**ring.read(stacks, frames, "frames"), **ring.read(others, where, "obs")}
+        read = ring.read_at(stacks, frames, "frames")
+        return {**read, **ring.read(others, where(), "obs")} if others else read
 
     def join(self, ring: SampledRing, got: dict[str, Tensor], rows: slice, frames: slice) -> Obs:
         """Frames [T, N, count, ...] joined along their axis; a view where that is the first."""

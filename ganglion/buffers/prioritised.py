@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import inf
+from typing import Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
+from ganglion import ops
 from ganglion.buffers.frames import WHOLE, Whole
-from ganglion.buffers.replay import Fold, Replay, ReplayConfig
+from ganglion.buffers.replay import Replay, ReplayConfig
 from ganglion.buffers.sumtree import SumTree
+from ganglion.buffers.transitions import Fold
 from ganglion.config import Share, linear, register
 from ganglion.core import Obs, Past, Progress, Row, Sample, State, Transition, join, under
+from ganglion.errors import UserError
+from ganglion.ops.returns import windows
 
 
 @register("buffer", "prioritised")
@@ -23,6 +28,11 @@ class PrioritisedConfig(ReplayConfig):
     alpha: float = Field(0.6, ge=0, le=1)  # how much priorities count
     beta: Share = linear(0.4, 1.0, until=1.0)  # how far the bias is corrected, over the budget
     floor: float = Field(1e-6, gt=0)  # added to every priority
+    initial: Literal["largest", "error"] = "largest"  # of new rows: as the most urgent, or as wrong as the explorer was
+
+    @property
+    def rated(self) -> bool:
+        return self.initial == "error"
 
     def build(self, fold: Fold, recurrent: bool, slots: int, device: torch.device, seen: Whole = WHOLE) -> Prioritised:
         return Prioritised(self, fold, recurrent, slots, device, seen)
@@ -38,50 +48,76 @@ class Prioritised(Replay):
     ) -> None:
         super().__init__(cfg, fold, recurrent, slots, device, seen)
         self.tree = SumTree(self.ring.length * slots, device)
+        self.code = self.tree.code
         self.largest = torch.ones((), dtype=torch.float64, device=device)  # new rows are as urgent as the most urgent
-        self.shares = torch.zeros(0, dtype=torch.float64)  # where each equal share of the mass begins
-        span = max(1 + seen.history, fold.reach + seen.history)
-        self.near = torch.arange(span * slots, device=device)  # flat positions from a row on
 
     def push(self, row: Row, ahead: tuple[Obs, Past], at: Progress) -> None:
         super().push(row, ahead, at)
-        newest, slots = self.ring.pushed - 1, self.slots
-        index, mass = self.blank(newest, 1)
-        complete = newest - self.fold.reach
-        if complete >= 0:
-            valid = self.ring.held.valid[complete % self.ring.length]
-            index = torch.cat([index, self.near[:slots] + complete % self.ring.length * slots])
-            mass = torch.cat([mass, valid * self.largest**self.cfg.alpha])
-        self.tree.set(index, mass)
+        newest = self.ring.pushed - 1
+        self.blank(newest, 1)
+        if (complete := newest - self.fold.reach) >= 0:
+            live, first = self.ring.held.valid[complete % self.ring.length], complete * self.slots
+            if self.cfg.rated:
+                self.tree.set(self.tree.along(first, self.slots), live * self.mass(self.error(complete)))
+            else:
+                self.tree.fill(first, self.slots, live, self.largest**self.cfg.alpha)
 
-    def blank(self, time: int, rows: int) -> tuple[Tensor, Tensor]:
+    def error(self, time: int) -> Tensor:
+        """How wrong whoever explored was about the sequences that start at row `time`, [B] (Horgan et al. 2018).
+
+        Row t expected extras q; it got n rewards and extras value of the row that bootstraps it.
+        """
+        rows, (n, _, length) = self.ring.held, self.fold
+        if not {"q", "value"} <= rows.extras.keys():
+            raise UserError("algo.replay.initial: error needs an algorithm that says q of its rows (dqn); try largest.")
+        along = torch.arange(time, time + length + n, device=self.device) % self.ring.length
+        before = along[:-1]
+        cut = rows.terminated[before] | rows.truncated[before]
+        reward, discount, ahead = windows(rows.reward[before], self.ring.derived.discount[before], cut, n)
+        after = ops.at(rows.extras["value"][along], ahead)  # a NaN where nobody knows, which counts as most urgent
+        got = reward + torch.where(discount > 0, discount * after, 0.0)
+        live = self.ring.derived.live[along[:length]] * (self.own >= self.cfg.burn_in)
+        return ops.sequence_priority(got - rows.extras["q"][along[:length]], live)
+
+    def mass(self, priority: Tensor) -> Tensor:
+        """What a priority weighs in the tree; the largest so far is kept."""
+        return self.urgency(priority).pow_(self.cfg.alpha)
+
+    def blank(self, time: int, rows: int) -> None:
         """No mass for the newest `rows` rows, from `time` on, nor for the oldest that have lost frames."""
-        index = (self.near[: (rows + self.lost) * self.slots] + time * self.slots) % self.size
-        return index, torch.zeros_like(index, dtype=torch.float64)
+        self.tree.fill(time * self.slots, (rows + self.lost) * self.slots)
 
     def ready(self) -> bool:
         return super().ready() and bool(self.tree.total > 0)
 
     def take(self, uniform: Tensor, at: Progress) -> Sample[Transition]:
         """Draws one sequence from each equal share of the mass; weights correct for being drawn too often."""
-        n = uniform.shape[0]
-        if len(self.shares) != n:
-            self.shares = torch.arange(n, dtype=torch.float64, device=self.device) / n
-        strata = torch.add(self.shares, uniform.to(self.device), alpha=1 / n)
-        index = self.tree.find(strata)
-        mass = self.tree.get(index)
-        weight = (mass / mass.min()) ** -self.cfg.beta(at.fraction)  # at most 1
-        return self.gather(index, weight.float(), at)
+        index, mass = self.tree.find(self.here(uniform), spread=True)
+        if self.code:
+            self.code.over_least(mass.data_ptr(), len(mass))
+        else:
+            mass /= mass.min()
+        weight = mass.pow_(-self.cfg.beta(at.fraction)).float()  # at most 1
+        return self.gather(index, weight, at)
 
     def feedback(self, index: Tensor, priority: Tensor) -> None:
         """Takes one new priority [N] per sequence drawn."""
-        urgency = priority.double() + self.cfg.floor
-        urgency = torch.where(urgency < inf, urgency, self.largest)  # a NaN is most urgent, too
-        self.largest.copy_(torch.maximum(self.largest, urgency.max()))
-        mass = urgency**self.cfg.alpha
+        mass = self.mass(priority)
         if self.cfg.max_use is not None:
             mass = mass * (self.usage.uses(index) < self.cfg.max_use)
         self.tree.set_largest(index, mass)
+
+    def urgency(self, priority: Tensor) -> Tensor:
+        """Finite priorities; what is not finite, a NaN too, is as urgent as the most urgent so far."""
+        if self.code:
+            priority, n = priority.float().contiguous(), len(priority)
+            urgency = torch.empty(n, dtype=torch.float64)
+            self.code.urgency(priority.data_ptr(), n, self.cfg.floor, self.largest.data_ptr(), urgency.data_ptr())
+            return urgency
+        urgency = priority.float().double() + self.cfg.floor
+        urgency = torch.where(urgency < inf, urgency, self.largest)
+        self.largest.copy_(torch.maximum(self.largest, urgency.max()))
+        return urgency
 
     def metrics(self) -> Mapping[str, float]:
         mass = self.tree.mass
@@ -90,7 +126,9 @@ class Prioritised(Replay):
         return {**super().metrics(), "priority_max": float(self.largest), "priority_spread": spread}
 
     def state(self) -> State:
-        return join({"replay": super().state(), "tree": State({"mass": self.tree.mass, "largest": self.largest})})
+        return join(
+            {"replay": super().state(), "tree": State({"mass": self.tree.mass[: self.size], "largest": self.largest})}
+        )
 
     def restore(self, state: State) -> None:
         super().restore(under(state, "replay"))
@@ -99,4 +137,4 @@ class Prioritised(Replay):
         self.tree.rebuild(tree["mass"])
         if self.ring.pushed:  # n_step may have grown
             rows = min(self.fold.reach, self.ring.pushed)
-            self.tree.set(*self.blank(self.ring.pushed - rows, rows))
+            self.blank(self.ring.pushed - rows, rows)

@@ -3,32 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from ganglion.buffers.frames import WHOLE, Whole, keeper
-from ganglion.buffers.storage import Fetched, SampledRing
+from ganglion.buffers.storage import SampledRing
+from ganglion.buffers.transitions import Fold, Transitions
 from ganglion.buffers.usage import Usage
 from ganglion.config import BufferConfig, Count, register
 from ganglion.core import EnvSpec, Obs, Past, Progress, Row, Sample, State, Transition, join, under
 from ganglion.errors import UserError
-from ganglion.ops.returns import NStep, windows
-
-
-class Fold(NamedTuple):
-    """How rows become transitions: n rewards summed under gamma, sequences of `length` rows."""
-
-    n: int
-    gamma: float
-    length: int
-
-    @property
-    def reach(self) -> int:
-        """How many later rows a sampled row needs."""
-        return self.length - 1 + self.n
 
 
 @register("buffer", "replay")
@@ -41,6 +27,11 @@ class ReplayConfig(BufferConfig):
     burn_in: int = Field(0, ge=0)  # first rows of a sequence that only warm the memory up
     max_use: int | None = Field(None, ge=1)  # how often a row may be learned from
     max_staleness: int | None = Field(None, ge=1)  # updates after which a row is not learned from any more
+
+    @property
+    def rated(self) -> bool:
+        """Whether rows should bring `q` and `value` in their extras: what whoever explored expected."""
+        return False
 
     def folding(self, n: int, gamma: float, recurrent: bool) -> Callable[[EnvSpec, torch.device], Replay]:
         """What builds the buffer once the environment is known."""
@@ -72,8 +63,8 @@ class Replay:
         )
         self.size = self.ring.length * slots
         self.usage = Usage(self.ring.length, slots, device)
-        rows = torch.arange(fold.length + fold.n, device=device)[:, None]
-        self.own, self.after, self.order = rows[: fold.length], rows[1 : fold.length + 1], rows * slots
+        self.own = torch.arange(fold.length, device=device)[:, None]
+        self.transitions = Transitions(self.ring, seen, fold, recurrent)
 
     # ------------------------------------------------------------ in
 
@@ -98,39 +89,25 @@ class Replay:
 
     def take(self, uniform: Tensor, at: Progress) -> Sample[Transition]:
         """Draws `batch` sequences among those whose earlier frames and later rows are all there."""
-        rows = self.ring.filled - self.fold.reach - self.lost
-        oldest = self.ring.pushed - self.ring.filled + self.lost
-        drawn = (uniform.to(self.device) * (rows * self.slots)).long()
-        return self.gather(drawn + oldest * self.slots, None, at)
+        count = (self.ring.filled - self.fold.reach - self.lost) * self.slots
+        first = (self.ring.pushed - self.ring.filled + self.lost) * self.slots
+        return self.gather(self.ring.draw(self.here(uniform), count, first), None, at)
+
+    def here(self, uniform: Tensor) -> Tensor:
+        """Random numbers as a draw needs them."""
+        return uniform.to(self.device, torch.float64).contiguous()
 
     def gather(self, index: Tensor, weight: Tensor | None, at: Progress) -> Sample[Transition]:
         """The sequences that start at flat positions `index` [N], with the weight each was drawn with."""
-        ring = self.ring
-        span = (index + self.order) % self.size  # [length + n, N] flat positions along time
-        got = ring.fetch(span, self.fold.length)
-        reward, discount, later = self.returns(got)
-        past = next_past = Past((), got.first.start)
-        ahead = self.own.expand_as(later)
-        if self.recurrent:  # memory must run through every later row to reach the one that bootstraps
-            memory, after = (ring.read(ring.held.memory, span[k : k + 1], f"memory {k}") for k in (0, 1))
-            past, next_past, ahead = Past(memory, got.first.start), Past(after, got.rest.start), later - 1
-        if self.recurrent or self.fold.n == 1:
-            obs, next_obs = self.seen.along(ring, span, got, self.recurrent)
-        else:
-            obs, next_obs = self.seen.pairs(ring, span[: self.fold.length], span.gather(0, later))
-        data = Transition(obs, got.first.action, reward, discount, next_obs, ahead, past, next_past)
-        return Sample(data, span[0], self.weigh(span[0], got.derived.live, weight, at))
-
-    def returns(self, got: Fetched) -> NStep:
-        """n-step sums, their discounts, and which row bootstraps, [T, N]; nothing passes an episode's end."""
-        reward, discount, n = got.first.reward, got.derived.discount, self.fold.n
-        if n == 1:
-            return NStep(reward, discount, self.after.expand_as(reward))
-        return windows(got.rows.reward[:-1], discount, (got.rows.terminated | got.rows.truncated)[:-1], n)
+        data, live = self.transitions(index)
+        return Sample(data, index, self.weigh(index, live, weight, at))
 
     def weigh(self, index: Tensor, live: Tensor, weight: Tensor | None, at: Progress) -> Tensor:
         """The weight of each row [T, N]: 0 where dead, warming up, used too often or too old."""
-        rows = live if weight is None else live * weight
+        if weight is None:
+            rows = live
+        else:  # which has found the first row of each sequence alive
+            rows = weight.unsqueeze(0) if len(live) == 1 else live * weight
         if self.cfg.max_use is not None:  # before this use is counted: a row drawn twice at once is not lost by it
             rows = rows * (self.usage.uses(index) < self.cfg.max_use)
         if self.cfg.max_staleness is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
@@ -12,11 +12,13 @@ import torch
 from torch import Tensor
 
 from ganglion import ops
+from ganglion.buffers import compiled
 from ganglion.core import Ring, Row, State
 from ganglion.errors import UserError
 
 LINE = 64  # bytes that memory hands out at once
-NARROW = 512  # bytes of a row that are better copied by numpy, and beside others
+NARROW = 512  # bytes of a row that are better copied beside others
+SHORT = 4_096  # rows of a ring whose places are made beforehand
 
 
 def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -43,6 +45,7 @@ class RowRing:
         self.length, self.device, self.block = length, device, block
         self.rows: Row | None = None
         self.leaves: list[Tensor] = []
+        self.places: list[tuple[Tensor, ...]] = []  # where each row goes, for rings so short that they are kept
         self.pushed = 0  # rows ever pushed
 
     def push(self, row: Row) -> int:
@@ -50,7 +53,8 @@ class RowRing:
         if self.rows is None:
             self.hold(self.room(row))
         at = self.pushed % self.length
-        torch._foreach_copy_([kept[at] for kept in self.leaves], ops.leaves(row))
+        place = self.places[at] if self.places else [kept[at] for kept in self.leaves]
+        torch._foreach_copy_(place, ops.leaves(row))
         self.pushed += 1
         return at
 
@@ -69,6 +73,7 @@ class RowRing:
 
     def hold(self, rows: Row) -> None:
         self.rows, self.leaves = rows, ops.leaves(rows)
+        self.places = list(zip(*(x.unbind(0) for x in self.leaves))) if self.length <= SHORT else []
 
     @property
     def filled(self) -> int:
@@ -99,7 +104,7 @@ class RowRing:
 class SampledRing(RowRing):
     """A ring whose rows are drawn at random: all small leaves of a row lie side by side, so that one gather, and one
     visit to main memory, brings them all. Memories have arrays of their own, and so have observations, unless they are
-    small and `pack` allows it.
+    small and `pack` allows it; there the rows of one slot lie side by side, as they are read.
 
     Samples are gathered into memory that is used again, since fresh pages cost more than the copies into them: what is
     read lives until the next reading of the same name, and whoever keeps it longer copies it.
@@ -108,29 +113,52 @@ class SampledRing(RowRing):
     def __init__(self, length: int, device: torch.device, gamma: float, pack: bool = True, block: int = 256) -> None:
         super().__init__(length, device, block)
         self.gamma, self.pack = gamma, pack
+        self.code = compiled.code() if device.type == "cpu" else None
         self.records = torch.empty(0)  # [length, B, bytes]
         self.layout: Layout | None = None
+        self.stage: Stage | None = None
         self.gathers: dict[tuple[str, int], Gather] = {}
         self.derived = Derived(torch.empty(0), torch.empty(0))
-        self.views: tuple[Gather, Fetched] | None = None  # what fetches records, and the leaves in them
+        self.views: dict[tuple[int, int], tuple[Records, Fetched]] = {}  # what fetches records, and the leaves in them
 
     @property
     def held(self) -> Row:
         assert self.rows is not None
         return self.rows
 
+    def hold(self, rows: Row) -> None:
+        self.rows, self.leaves, self.stage = rows, ops.leaves(rows), None
+
     def push(self, row: Row) -> int:
-        at = super().push(row)
-        self.derive(at)
+        """Puts a record together beside the ring and stores it with one copy."""
+        if self.rows is None:
+            self.hold(self.room(row))
+        if self.stage is None:
+            assert self.layout is not None
+            self.stage = Stage(self.layout, self.records, self.gamma, row)
+        at = self.pushed % self.length
+        self.stage.fill(row)
+        self.stage.store(at)
+        if self.large:
+            torch._foreach_copy_([kept[at] for kept in self.large], self.apart(row))
+        self.pushed += 1
         return at
 
-    def derive(self, at: int | slice) -> None:
-        """Brings what follows from flags up to date."""
-        self.derived.discount[at] = self.gamma * (~self.held.terminated[at])
-        self.derived.live[at] = self.held.valid[at].float()
+    @property
+    def large(self) -> list[Tensor]:
+        """Leaves with arrays of their own."""
+        return self.apart(self.held) if self.held.memory or not self.pack else []
+
+    def apart(self, row: Row) -> list[Tensor]:
+        return [*([] if self.pack else ops.leaves(row.obs)), *row.memory]
+
+    def derive(self) -> None:
+        """Brings what follows from flags up to date, in every row."""
+        self.derived.discount.copy_(self.gamma * (~self.held.terminated))
+        self.derived.live.copy_(self.held.valid)
 
     def room(self, row: Row) -> Row:
-        return self.lay(row, lambda x: zeros((self.length, *x.shape), x.dtype, self.device), row)
+        return self.lay(row, lambda x: lying_by_slot((self.length, *x.shape), x.dtype, self.device), row)
 
     def lay(self, row: Row, array: Callable[[Tensor], Tensor], large: Row) -> Row:
         """Room for rows like this one [B, ...]: new records, and `array` of each leaf of `large` not in them."""
@@ -138,32 +166,60 @@ class SampledRing(RowRing):
         small = row._replace(obs=row.obs if self.pack else None, memory=())
         self.layout = Layout.of((small, Derived(row.reward, row.reward)))
         self.records = zeros((self.length, row.reward.shape[0], self.layout.width), torch.uint8, self.device)
-        self.gathers, self.views = {}, None
+        self.gathers, self.views = {}, {}
         views, self.derived = self.layout.views(self.records)
         rows: Row = views._replace(memory=ops.map_tree(array, large.memory))
         return rows if self.pack else rows._replace(obs=ops.map_tree(array, large.obs))
 
     def restore(self, state: State) -> None:
-        """Large arrays are taken as they are, the others copied into records."""
+        """Large arrays are taken as they are where they lie by slot, all others copied."""
         super().restore(state)
         if (rows := self.rows) is not None:
-            self.hold(self.lay(ops.select(rows, 0), lambda x: x, rows))
+            self.hold(self.lay(ops.select(rows, 0), laid_by_slot, rows))
             ops.map_tree(lambda kept, x: kept if kept is x else kept.copy_(x), self.rows, rows)
-            self.derive(slice(None))
+            self.derive()
 
-    def fetch(self, where: Tensor, first: int) -> Fetched:
-        """What lies in records, at flat positions [T, N]."""
+    def draw(self, uniform: Tensor, count: int, first: int) -> Tensor:
+        """Flat positions drawn from the `count` that follow `first`."""
+        size = self.length * self.records.shape[1]
+        if not self.code:
+            return (uniform * count).long().add_(first % size).remainder_(size)
+        index = torch.empty(len(uniform), dtype=torch.int64)
+        self.code.draw(uniform.data_ptr(), len(uniform), count, first % size, size, index.data_ptr())
+        return index
+
+    def fetch(self, index: Tensor, rows: int, first: int) -> Fetched:
+        """What lies in records at flat positions [N] and in the rows after each, in all so many."""
+        shape = rows, len(index)
+        if shape not in self.views:
+            self.views = {k: v for k, v in self.views.items() if k[0] != rows} | {shape: self.fetching(shape, first)}
+        records, fetched = self.views[shape]
+        records(index)
+        return fetched
+
+    def fetching(self, shape: tuple[int, int], first: int) -> tuple[Records, Fetched]:
         assert self.layout is not None
-        if self.views is None or self.views[0].where != where.shape:
-            gather = Gather(self.records, where.shape)
-            rows, derived = self.layout.views(gather.out)
-            head, rest = ops.map_tree(lambda x: x[:first], rows), ops.map_tree(lambda x: x[1:], rows)
-            self.views = gather, Fetched(rows, head, rest, Derived(derived.discount[:-1], derived.live[:first]))
-        self.views[0](where.view(-1))
-        return self.views[1]
+        records = Records(self.records, *shape)
+        whole, derived = self.layout.views(records.out)
+        head, rest = ops.map_tree(lambda x: x[:first], whole), ops.map_tree(lambda x: x[1:], whole)
+        return records, Fetched(whole, head, rest, Derived(derived.discount[:-1], derived.live[:first]))
+
+    def span(self, index: Tensor, got: Fetched) -> Tensor:
+        """The flat positions [T, N] of rows that were fetched."""
+        rows, slots = len(got.rows.reward), self.records.shape[1]
+        return (index + torch.arange(0, rows * slots, slots, device=index.device)[:, None]) % (self.length * slots)
 
     def read(self, tree: Any, where: Tensor, name: str) -> Any:
         """The rows at flat positions `where` of leaves [length, B, ...], in memory of this name."""
+        return self.read_at(tree, self.by_slot(where), name)
+
+    def by_slot(self, where: Tensor) -> Tensor:
+        """Flat positions as counted slot after slot."""
+        slots = self.records.shape[1]
+        return where % slots * self.length + where // slots
+
+    def read_at(self, tree: Any, where: Tensor, name: str) -> Any:
+        """`read` at positions counted slot after slot."""
         flat, order = where.reshape(-1), itertools.count()
 
         def gather(x: Tensor) -> Tensor:
@@ -174,6 +230,17 @@ class SampledRing(RowRing):
             return kept(flat)
 
         return ops.map_tree(gather, tree)
+
+
+def laid_by_slot(x: Tensor) -> Tensor:
+    """Rows [length, B, ...] as they are if those of one slot lie side by side, else room for them."""
+    return x if x.transpose(0, 1).is_contiguous() else lying_by_slot(x.shape, x.dtype, x.device)
+
+
+def lying_by_slot(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Room for rows [length, B, ...] where those of one slot lie side by side."""
+    length, slots, *rest = shape
+    return zeros((slots, length, *rest), dtype, device).transpose(0, 1)
 
 
 class Derived(NamedTuple):
@@ -192,23 +259,72 @@ class Fetched(NamedTuple):
     derived: Derived  # discount of all but the last, live of the first
 
 
+class Stage:
+    """One record of every slot, put together where rows come from and stored with one copy."""
+
+    def __init__(self, layout: Layout, records: Tensor, gamma: float, row: Row) -> None:
+        came, host = row.reward.device, records.device.type == "cpu"
+        self.record = zeros(tuple(records.shape[1:]), torch.uint8, came)
+        if came.type == "cpu" and not host:
+            self.record = self.record.pin_memory()  # one transfer a row
+        self.packs = layout.tree[0].obs is not None
+        views, derived = layout.views(self.record)
+        self.leaves, self.records = ops.leaves(views), records
+        self.arrays = [x.numpy() for x in (records, self.record)] if host else []
+        self.flags = [views.terminated, views.valid, *derived]
+        self.gamma = gamma
+
+    def fill(self, row: Row) -> None:
+        small = row if self.packs and not row.memory else row._replace(obs=row.obs if self.packs else None, memory=())
+        torch._foreach_copy_(self.leaves, ops.leaves(small))
+        terminated, valid, discount, live = self.flags
+        torch.logical_not(terminated, out=discount).mul_(self.gamma)
+        live.copy_(valid)
+
+    def store(self, at: int) -> None:
+        if self.arrays:
+            self.arrays[0][at] = self.arrays[1]
+        else:
+            self.records[at].copy_(self.record)
+
+
+class Records:
+    """The records at given positions and in the rows after them, time after time into the same memory."""
+
+    def __init__(self, records: Tensor, rows: int, count: int) -> None:
+        length, slots, width = records.shape
+        self.shape, self.slots, self.size, self.width = (rows, count), slots, length * slots, width
+        self.out = records.new_empty((rows, count, width))
+        self.source, self.rows = records.view(-1, width), self.out.view(-1, width)
+        self.order = torch.arange(rows, device=records.device)[:, None] * slots
+        host = records.device.type == "cpu"
+        self.code = compiled.code() if host else None
+        self.arrays = [x.numpy() for x in (self.source, self.rows)] if host else []
+        self.from_, self.to = self.source.data_ptr(), self.out.data_ptr()
+
+    def __call__(self, index: Tensor) -> None:
+        if self.code:
+            (rows, n), index = self.shape, index.contiguous()
+            self.code.fetch(self.from_, self.width, self.size, self.slots, index.data_ptr(), n, rows, self.to)
+            return
+        where = (index + self.order).remainder_(self.size).view(-1)
+        if self.arrays:  # of narrow rows numpy copies several while torch does one
+            self.arrays[0].take(where.numpy(), 0, self.arrays[1], "clip")
+        else:
+            torch.index_select(self.source, 0, where, out=self.rows)
+
+
 class Gather:
-    """Rows of one array, time after time into the same memory."""
+    """Rows of one array that lies by slot, time after time into the same memory."""
 
     def __init__(self, leaf: Tensor, where: torch.Size) -> None:
         self.leaf, self.where = leaf, where
-        self.source = leaf.flatten(0, 1)
+        self.source = leaf.transpose(0, 1).flatten(0, 1)
         self.out = leaf.new_empty((*where, *leaf.shape[2:]))
         self.rows = self.out.view(-1, *leaf.shape[2:]) if self.out.numel() else self.out.flatten(0, len(where) - 1)
-        narrow = 0 < self.source[:1].nbytes <= NARROW and self.out.numel() > 0
-        plain = leaf.device.type == "cpu" and self.source.is_contiguous() and narrow
-        self.bytes = [x.view(len(x), -1).view(torch.uint8).numpy() for x in (self.source, self.rows)] if plain else []
 
     def __call__(self, where: Tensor) -> Tensor:
-        if self.bytes:  # of narrow rows numpy copies several while torch does one
-            self.bytes[0].take(where.numpy(), 0, self.bytes[1], "clip")
-        else:
-            torch.index_select(self.source, 0, where, out=self.rows)
+        torch.index_select(self.source, 0, where, out=self.rows)
         return self.out
 
 

@@ -2,30 +2,41 @@
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ganglion.buffers import compiled
 from ganglion.buffers.storage import zeros
 
-TOP = {"cpu": 8_192, "cuda": 1 << 22}  # sums at most that are searched as one
+TOP = {"cpu": 512, "cuda": 1 << 22}  # sums at most that are searched as one
+FAN = 8  # masses under one sum: a line of memory
+SHIFT = 3
 Array = Any  # of numpy in main memory, where its small operations cost a third of torch's; else a tensor
 
 
 class SumTree:
-    """Non-negative masses. Pairs are summed level by level until `top` sums are left, which are searched as one."""
+    """Non-negative masses. Eights are summed level by level until `top` sums are left, which are searched as one.
+
+    Sums are added from the left by whoever adds them (C, numpy or torch in main memory), so that all agree.
+    """
 
     def __init__(self, size: int, device: torch.device, top: int | None = None) -> None:
-        top, height = top or TOP.get(device.type, 8_192), 0
-        while -(-size >> height) > top:
+        top, height = top or TOP.get(device.type, 512), 0
+        while -(-size >> SHIFT * height) > top:
             height += 1
-        size = -(-size >> height) << height  # padded, so that every sum has two parts
-        self.tensors = [zeros((size >> k,), torch.float64, device) for k in range(height + 1)]  # leaves first
-        self.mass = self.tensors[0]
-        self.below = zeros((len(self.tensors[-1]) + 1,), torch.float64, device)  # for `find`: the mass before each sum
+        self.size = size
+        size = -(-size >> SHIFT * height) << SHIFT * height  # padded, so that every sum has all its parts
+        self.tensors = [zeros((size >> SHIFT * k,), torch.float64, device) for k in range(height + 1)]  # leaves first
+        self.mass, self.height, self.top = self.tensors[0], height, len(self.tensors[-1])
+        self.below = zeros((self.top + 1,), torch.float64, device)  # for `find`: the mass before each sum
+        self.left = torch.empty(0, dtype=torch.float64)  # room for what is left of each draw on its way down
         self.host = device.type == "cpu"
+        self.code: Any = compiled.code() if self.host else None
         self.levels: list[Array] = [self.array(x) for x in self.tensors]
+        self.pointers = (ctypes.c_void_p * (height + 1))(*(x.data_ptr() for x in self.tensors))
 
     def array(self, x: Tensor) -> Array:
         return x.numpy() if self.host else x
@@ -37,53 +48,93 @@ class SumTree:
     def get(self, index: Tensor) -> Tensor:
         return self.mass.take(index)
 
+    # ------------------------------------------------------------ in
+
     def set(self, index: Tensor, mass: Tensor) -> None:
         """Sets the masses at distinct positions `index` [N]."""
-        self.levels[0][self.array(index)] = self.array(mass)
-        self.sum_up(index)
+        if self.code:
+            self.write(index, mass, largest=False)
+        else:
+            self.levels[0][self.array(index)] = self.array(mass)
+            self.sum_up(index)
 
     def set_largest(self, index: Tensor, mass: Tensor) -> None:
         """Sets masses at positions that may repeat: the largest mass of each counts."""
-        self.mass.scatter_reduce_(0, index, mass, "amax", include_self=False)
-        self.sum_up(index)
+        if self.code:
+            self.write(index, mass, largest=True)
+        else:
+            self.mass.scatter_reduce_(0, index, mass, "amax", include_self=False)
+            self.sum_up(index)
+
+    def fill(self, first: int, count: int, live: Tensor | None = None, mass: float | Tensor = 0.0) -> None:
+        """Sets `count` positions from `first` on, going round: to `mass` where `live` [count], else to 0."""
+        if self.code:
+            flags = (None, 0) if live is None else (live.data_ptr(), live.stride(0))
+            self.code.fill(self.pointers, self.height, self.size, first % self.size, count, *flags, float(mass))
+            return
+        none = torch.zeros(count, dtype=torch.float64, device=self.mass.device)
+        self.set(self.along(first, count), none if live is None else none.masked_fill(live, mass))
+
+    def along(self, first: int, count: int) -> Tensor:
+        """So many positions from `first` on, going round."""
+        return (torch.arange(count, device=self.mass.device) + first) % self.size
+
+    def write(self, index: Tensor, mass: Tensor, largest: bool) -> None:
+        index, mass = index.contiguous(), mass.contiguous()  # held until it is written
+        self.code.set(self.pointers, self.height, index.data_ptr(), mass.data_ptr(), len(index), largest)
 
     def sum_up(self, index: Tensor) -> None:
-        """Sums anew every pair above `index`; sums are never adjusted, so they cannot drift."""
+        """Sums anew all that is above `index`; sums are never adjusted, so they cannot drift."""
         at = self.array(index)
         for low, high in zip(self.levels[:-1], self.levels[1:], strict=True):
-            at = at >> 1
-            pairs = low.reshape(-1, 2)
-            both = pairs.take(at, 0) if self.host else pairs[at]
-            high[at] = both[:, 0] + both[:, 1]
+            at = at >> SHIFT
+            high[at] = self.sums(low, at)[-1]
 
-    def find(self, uniform: Tensor) -> Tensor:
-        """Positions drawn in proportion to their mass; one of zero mass is never found."""
-        at = self.descend(uniform, careful=not self.host)
-        if self.host and self.levels[0].take(at).min(initial=1.0) <= 0:  # once in a blue moon
-            at = self.descend(uniform, careful=True)
-        return torch.as_tensor(at)
-
-    def descend(self, uniform: Tensor, careful: bool) -> Array:
-        """From the top to the leaves; unless `careful`, rounding may lead to where no mass is."""
-        torch.cumsum(self.tensors[-1], 0, out=self.below[1:])
-        below = self.array(self.below)
-        mass = self.array(uniform) * (below[-1] * (1 - 2**-52))  # less than all of it
-        at = below.searchsorted(mass, "right") if self.host else torch.searchsorted(below, mass, right=True)
-        at -= 1
-        mass -= below.take(at)
-        for level in reversed(self.levels[:-1]):
-            at <<= 1
-            left = level.take(at)
-            right = mass >= left
-            if careful:
-                right &= level.take(at + 1) > 0
-            left *= right
-            mass -= left
-            at += right
-        return at
+    def sums(self, level: Array, at: Array) -> Array:
+        """What lies under each sum `at` of the level above, added up from the left on any device, [FAN, N]."""
+        parts = level.reshape(-1, FAN)
+        added = parts.take(at, 0).T.copy() if self.host else parts[at].T.contiguous()
+        for k in range(1, FAN):
+            added[k] += added[k - 1]
+        return added
 
     def rebuild(self, mass: Tensor) -> None:
-        """Takes all masses at once."""
-        self.mass.copy_(mass)
-        for low, high in zip(self.tensors[:-1], self.tensors[1:], strict=True):
-            high.copy_(low.view(-1, 2).sum(-1))
+        """Takes all masses at once, [size]; what the tree is padded with has none."""
+        self.mass[: self.size].copy_(mass)
+        for low, high in zip(self.levels[:-1], self.levels[1:], strict=True):
+            high[:] = self.sums(low, self.array(torch.arange(len(high), device=self.mass.device)))[-1]
+
+    # ------------------------------------------------------------ out
+
+    def find(self, uniform: Tensor, spread: bool = False) -> tuple[Tensor, Tensor]:
+        """Positions drawn in proportion to their mass, and their masses; one of zero mass is never found.
+
+        Where `spread`, the i-th of n numbers stands for one in the i-th of n equal parts of the mass.
+        """
+        n = len(uniform)
+        if not self.code:
+            share = (uniform + torch.arange(n, device=uniform.device)) / n if spread else uniform
+            at = torch.as_tensor(self.descend(self.array(share)))
+            return at, self.mass.take(at)
+        if len(self.left) != n:
+            self.left = torch.empty(n, dtype=torch.float64)
+        index, mass = torch.empty(n, dtype=torch.int64), torch.empty(n, dtype=torch.float64)
+        room, drawn = (self.below.data_ptr(), uniform.data_ptr(), n, spread, self.left.data_ptr()), index.data_ptr()
+        self.code.find(self.pointers, self.height, self.top, *room, drawn, mass.data_ptr())
+        return index, mass
+
+    def descend(self, uniform: Array) -> Array:
+        """From the top to the leaves. The last sum of a level is never passed, whatever the rounding."""
+        torch.cumsum(self.tensors[-1], 0, out=self.below[1:])
+        below = self.array(self.below)
+        left = uniform * (below[-1] * (1 - 2**-52))  # less than all of it
+        at = below.searchsorted(left, "right") if self.host else torch.searchsorted(below, left, right=True)
+        at -= 1
+        left -= below.take(at)
+        rows = self.array(torch.arange(len(at), device=self.mass.device))
+        for level in reversed(self.levels[:-1]):
+            sums = self.sums(level, at)
+            passed = ((sums <= left) & (sums < sums[-1])).sum(0)
+            left = left - sums[passed - 1, rows] * (passed > 0)
+            at = at * FAN + passed
+        return at

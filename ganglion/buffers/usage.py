@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from ganglion.buffers import compiled
 from ganglion.buffers.storage import zeros
 from ganglion.core import Progress, State
 from ganglion.errors import UserError
@@ -15,7 +17,8 @@ WAITING = 64  # samples that are counted at once
 
 
 class Usage:
-    """Counts uses per row, and updates since it was stored. What is drawn waits to be counted until someone asks."""
+    """Counts uses per row, and updates since it was stored. Without compiled code what is drawn waits to be counted
+    until someone asks."""
 
     def __init__(self, length: int, slots: int, device: torch.device) -> None:
         self.slots = slots
@@ -23,25 +26,43 @@ class Usage:
         self.born = zeros((length,), torch.int64, device)  # opt steps at insertion
         self.staleness = torch.zeros((), device=device)  # of the last sample, on average
         self.drawn: list[tuple[Tensor, Progress]] = []
+        self.latest: float | None = None  # staleness, not yet written down
+        host = device.type == "cpu"
+        self.code: Any = compiled.code() if host else None
+        self.pointers = self.counts.data_ptr(), self.born.data_ptr()
+        self.arrays = [x.numpy() if host else x for x in (self.counts, self.born)]  # numpy writes small things sooner
 
     def stored(self, pos: int, at: Progress) -> None:
         """A new row of all slots at a position of the ring."""
-        self.settle()  # before what was drawn is overwritten
-        self.counts[pos * self.slots : (pos + 1) * self.slots] = 0
-        self.born[pos] = at.opt_steps
+        if self.drawn:
+            self.settle()  # before what was drawn is overwritten
+        counts, born = self.arrays
+        counts[pos * self.slots : (pos + 1) * self.slots] = 0
+        born[pos] = at.opt_steps
 
     def drew(self, index: Tensor, at: Progress) -> None:
-        """A sample of the rows at flat positions [N]."""
+        """A sample of the rows at flat positions [N], contiguous."""
+        if self.code:
+            self.count(index, at)
+            return
         self.drawn.append((index, at))
         if len(self.drawn) == WAITING:
             self.settle()
 
     def settle(self) -> None:
+        if self.latest is not None:
+            self.staleness.fill_(self.latest)
+            self.latest = None
         if self.drawn:
             index = torch.cat([index for index, _ in self.drawn])
             self.counts.index_add_(0, index, torch.ones_like(index, dtype=torch.int32))
-            self.staleness.copy_(self.age(*self.drawn[-1]).float().mean())
+            self.staleness.copy_(self.age(*self.drawn[-1]).double().mean())
             self.drawn = []
+
+    def count(self, index: Tensor, at: Progress) -> None:
+        n = len(index)
+        ages = self.code.use(*self.pointers, self.slots, index.data_ptr(), n, at.opt_steps)
+        self.latest = ages / n if n else float("nan")
 
     def uses(self, index: Tensor) -> Tensor:
         self.settle()
@@ -66,7 +87,7 @@ class Usage:
         if own["uses"].shape != self.counts.shape:
             sizes = f"{len(own['uses']):,} rows, this one {len(self.counts):,}"
             raise UserError(f"algo.replay.capacity: the saved buffer has {sizes}; it cannot be changed.")
-        self.drawn = []
+        self.drawn, self.latest = [], None
         self.counts.copy_(own["uses"])
         self.born.copy_(own["born"])
         self.staleness.copy_(own["staleness"])

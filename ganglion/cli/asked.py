@@ -20,6 +20,8 @@ def config_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--algo", metavar="NAME", help="the algorithm: short for algo=NAME")
     parser.add_argument("--env", metavar="ID", help="the environment: a gymnasium id, or KIND:ID of another kind")
+    parser.add_argument("--mode", metavar="MODE", help="where explorers are: short for run.mode=MODE")
+    parser.add_argument("--explorers", metavar="N", help="how many, elsewhere: short for fleet.explorers=N")
     import_argument(parser)
 
 
@@ -40,9 +42,11 @@ def asked_cases(args: argparse.Namespace) -> list[RunConfig]:
     source, overrides = split(args.words)
     named = [f"algo={args.algo}"] if args.algo else []
     named += [environment(args.env)] if args.env else []
+    placed = [f"run.mode={args.mode}"] if args.mode else []
+    placed += [f"fleet.explorers={args.explorers}"] if args.explorers else []
     if source is None and not named and not overrides:
         raise UserError("nothing to train. Try: ganglion train cartpole/dqn, or ganglion list zoo")
-    return cases(source, [*named, *overrides], args.imports)
+    return cases(source, [*named, *placed, *overrides], args.imports)
 
 
 def split(words: list[str]) -> tuple[str | None, list[str]]:

@@ -22,7 +22,17 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     config_arguments(parser)
 
 
+def begin_early(args: argparse.Namespace) -> None:
+    """Ray starts while torch is imported; not where settings say which Ray, for these are not read yet."""
+    if args.mode == "ray" and not any(word.startswith("fleet.") for word in args.words):
+        from ganglion.runtime.cluster import Site, begin_ray
+
+        explorers = args.explorers if args.explorers and args.explorers.isdecimal() else "2"
+        begin_ray(Site(processes=int(explorers) + 1))
+
+
 def run(args: argparse.Namespace) -> int:
+    begin_early(args)
     configs = asked_cases(args)
     logging.basicConfig(format="ganglion: %(message)s")
     from ganglion.cli.drive import drive

@@ -12,7 +12,7 @@ from ganglion.config.model import (
     Schedule,
     WriterConfig,
 )
-from ganglion.config.run import EvalSection, LogSection, RunConfig, RunSection, SaveSection, TrainSection
+from ganglion.config.run import EvalSection, FleetSection, LogSection, RunConfig, RunSection, SaveSection, TrainSection
 from ganglion.config.schedules import Amount, Share, constant, cosine, exponential, linear, piecewise
 from ganglion.config.values import Count, Every, every
 from ganglion.registry import register
@@ -26,6 +26,7 @@ __all__ = [
     "EnvConfig",
     "EvalSection",
     "Every",
+    "FleetSection",
     "LogSection",
     "NetConfig",
     "Part",

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from ganglion.config.model import AlgoConfig, Config, EnvConfig, WriterConfig
-from ganglion.config.values import Every, every
+from ganglion.config.values import Count, Every, every
 
 
 class TrainSection(Config):
@@ -64,7 +64,7 @@ class RunSection(Config):
 
     seed: int = Field(default=0, ge=0, lt=2**31)
     device: str = "auto"  # auto, cpu, cuda or cuda:N
-    mode: Literal["local"] = "local"
+    mode: Literal["local", "sync", "threads", "ray"] = "local"  # where explorers are
     dir: str | None = Field(default=None, min_length=1, max_length=4096)  # None: runs/<name>-<time>
     name: str | None = None
     threads: int = Field(default=1, ge=1, le=1024)
@@ -86,6 +86,24 @@ class RunSection(Config):
         return name
 
 
+class FleetSection(Config):
+    """Explorers elsewhere, and what lies between them and the learner; for every `run.mode` but local."""
+
+    explorers: int = Field(default=2, ge=1, le=10_000)
+    queue: int | None = Field(default=None, ge=1, le=100_000)  # items waiting at most; None: by the algorithm
+    item: Count = Field(
+        default=65_536, ge=1, le=2**30
+    )  # bytes of an item at least; rollouts are items whatever their size
+    max_lag: int | None = Field(default=None, ge=0)  # updates behind which an item is dropped; None: by the algorithm
+    evaluator: bool = True  # Ray: evaluations by an actor of their own, while training goes on
+    shared: bool = True  # Ray: shared memory carries bytes between processes of one machine
+    spares: int = Field(default=1, ge=0, le=1_000)  # actors that stand by to replace one that died
+    address: str | None = Field(default=None, min_length=1, max_length=255)  # of a Ray cluster to join; None: a new one
+    host: str = Field(default="127.0.0.1", min_length=1, max_length=255)  # that a new one listens on
+    compress: Literal["none", "zlib", "lz4", "zstd"] = "none"
+    compress_above: Count = Field(default=1_048_576, ge=0)  # bytes
+
+
 class RunConfig(Config):
     """All settings of a run."""
 
@@ -96,6 +114,7 @@ class RunConfig(Config):
     save: SaveSection = SaveSection()
     log: LogSection = Field(default_factory=LogSection)
     run: RunSection = RunSection()
+    fleet: FleetSection = FleetSection()
 
     @model_validator(mode="after")
     def _target_needs_evaluation(self) -> Self:

@@ -99,4 +99,5 @@ class Encoded(Model):
 
     @property
     def watches(self) -> bool:
+        """Whether `observe` does anything."""
         return self.encoder.norm is not None

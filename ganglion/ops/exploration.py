@@ -12,9 +12,16 @@ from ganglion.ops.rows import within
 from ganglion.ops.trees import map_tree
 
 
-def epsilon_ladder(slots: int, eps: float = 0.4, alpha: float = 7.0) -> Tensor:
-    """eps^(1 + alpha i / (N - 1)) for slot i: every slot explores at its own rate. Horgan et al. 2018 (Ape-X)."""
-    return eps ** (1 + alpha * torch.arange(slots) / max(slots - 1, 1))
+def epsilon_ladder(
+    slots: int, eps: float | Tensor = 0.4, alpha: float = 7.0, share: tuple[int, int] = (0, 1)
+) -> Tensor:
+    """eps^(1 + alpha i / (N - 1)) for slot i of N: every slot explores at its own rate. Horgan et al. 2018 (Ape-X).
+
+    With `share` (k, K) these slots are the k-th of K equal parts of all N.
+    """
+    part, parts = share
+    rung = torch.arange(part * slots, (part + 1) * slots, device=eps.device if isinstance(eps, Tensor) else None)
+    return eps ** (1 + alpha / max(parts * slots - 1, 1) * rung)
 
 
 def gaussian(

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ganglion.core import Draw, Noise
+from ganglion.ops.together import mean
 
 
 def alike(name: str, *tensors: Tensor) -> None:
@@ -58,13 +59,13 @@ def weighted_mean(x: Tensor, weight: Tensor) -> Tensor:
     """sum(w x) / count(w > 0): rows of weight 0 take no part, not even in the divisor."""
     alike("weighted_mean", x, weight)
     live = weight > 0
-    return torch.where(live, weight * x, 0.0).sum() / live.sum().clamp(min=1)
+    return mean(torch.where(live, weight * x, 0.0).sum(), live.sum())
 
 
 def masked_mean(x: Tensor, valid: Tensor) -> Tensor:
     """The mean over rows where `valid`; 0 where none is."""
     alike("masked_mean", x, valid)
-    return torch.where(valid, x, 0.0).sum() / valid.sum().clamp(min=1)
+    return mean(torch.where(valid, x, 0.0).sum(), valid.sum())
 
 
 def normalise(x: Tensor, valid: Tensor | None = None, eps: float = 1e-6) -> Tensor:

@@ -13,7 +13,7 @@ Fn = Callable[..., Any]
 
 
 def _rebuild(like: tuple[Any, ...], parts: list[Any]) -> tuple[Any, ...]:
-    if hasattr(like, "_fields"):
+    if type(like) is not tuple and hasattr(like, "_fields"):
         return type(like)(*parts)
     return tuple(parts)
 
@@ -25,6 +25,8 @@ def _children(tree: tuple[Any, ...]) -> list[tuple[str, Any]]:
 
 def map_tree(fn: Fn, *trees: Tree) -> Tree:
     """The tree of `fn(leaf, leaf, ...)` over trees of one shape. Mappings come back as dicts."""
+    if len(trees) == 1:
+        return _map_one(fn, trees[0])
     first = trees[0]
     if isinstance(first, Tensor):  # asked first: most are, and asking for a Mapping takes longer
         return fn(*trees)
@@ -35,15 +37,38 @@ def map_tree(fn: Fn, *trees: Tree) -> Tree:
     return None if first is None else fn(*trees)
 
 
+def _map_one(fn: Fn, tree: Tree) -> Tree:
+    """`map_tree` of a single tree, as most are; plain tensors are told from trees without a call."""
+    if isinstance(tree, Tensor):
+        return fn(tree)
+    if isinstance(tree, tuple):
+        return _rebuild(tree, [fn(x) if type(x) is Tensor else _map_one(fn, x) for x in tree]) if tree else tree
+    if isinstance(tree, (dict, Mapping)):
+        return {k: fn(x) if type(x) is Tensor else _map_one(fn, x) for k, x in tree.items()}
+    return None if tree is None else fn(tree)
+
+
 def leaves(tree: Tree) -> list[Any]:
     """Every leaf, in order."""
+    found: list[Any] = []
+    _collect(tree, found)
+    return found
+
+
+def _collect(tree: Tree, found: list[Any]) -> None:
     if isinstance(tree, Tensor):
-        return [tree]
-    if isinstance(tree, tuple):
-        return [leaf for part in tree for leaf in leaves(part)]
-    if isinstance(tree, (dict, Mapping)):
-        return [leaf for part in tree.values() for leaf in leaves(part)]
-    return [] if tree is None else [tree]
+        found.append(tree)
+    elif isinstance(tree, tuple):
+        for part in tree:
+            if type(part) is Tensor:
+                found.append(part)
+            elif part is not None:
+                _collect(part, found)
+    elif isinstance(tree, (dict, Mapping)):
+        for part in tree.values():
+            _collect(part, found)
+    elif tree is not None:
+        found.append(tree)
 
 
 def stack(trees: Sequence[Tree], dim: int = 0) -> Tree:

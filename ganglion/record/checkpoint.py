@@ -242,8 +242,13 @@ def _load_ring(chunks: Path, name: str, entry: Json) -> Ring:
 
 
 def _zeros(form: Form) -> Tensor:
-    """Zeros of which a page costs memory when it is first written: blocks never saved cost none."""
-    return torch.from_numpy(np.zeros(form.size, np.uint8)).view(TORCH[form.dtype]).view(form.shape)
+    """Zeros [rows, slots, ...] of which a page costs memory when it is first written: blocks never saved cost none.
+
+    Rows of one slot lie side by side, as a replay keeps them: it takes such an array without a copy.
+    """
+    rows, *slots = form.shape
+    zeros = torch.from_numpy(np.zeros(form.size, np.uint8)).view(TORCH[form.dtype])
+    return zeros.view(*slots[:1], rows, *slots[1:]).transpose(0, 1) if slots else zeros
 
 
 def _describe(name: str, ring: Ring, kept: Kept) -> Json:

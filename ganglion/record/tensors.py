@@ -101,7 +101,7 @@ def pack(tensors: Mapping[str, Tensor]) -> Packed:
 
 
 def read_into(path: Path, targets: Mapping[str, Tensor], checksums: Mapping[str, str], what: str = "tensor") -> None:
-    """Fills contiguous tensors in place from a file that must hold exactly them."""
+    """Fills tensors in main memory in place from a file that must hold exactly them."""
     forms = order({name: form(name, tensor) for name, tensor in targets.items()})
     start = header(forms)
     size = len(start) + sum(each.size for each in forms.values())
@@ -110,9 +110,13 @@ def read_into(path: Path, targets: Mapping[str, Tensor], checksums: Mapping[str,
             if file.read(len(start)) != start:
                 raise UserError(f"{path} is damaged: its header is not the one that was written.")
             for name in forms:
-                view = raw(targets[name])
+                target = targets[name]
+                room = target if target.is_contiguous() else torch.empty(target.shape, dtype=target.dtype)
+                view = raw(room)
                 if (len(view) and file.readinto(view) != len(view)) or digest(view) != checksums[name]:
                     raise UserError(f"{path} is damaged: {what} {name!r} does not have its checksum.")
+                if room is not target:
+                    target.copy_(room)
             if file.read(1):
                 raise UserError(f"{path} is damaged: it is longer than the {size} bytes that were written.")
     except FileNotFoundError:

@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ganglion import ops
 from ganglion.core import Acted, Algorithm, Knobs, Noise, Obs, Past, Progress, Row, SetKnob, State, Update, join, under
+from ganglion.exchange import Weights
 from ganglion.fast import Swap, Wrap
 from ganglion.runtime.knobs import Held
 
 Rows = Tensor | tuple[()]  # numbers of rows; (): all of them
-
-
-class Weights(NamedTuple):
-    """What an Explorer elsewhere needs to act as this Agent would: parameters and knobs of one version."""
-
-    version: int
-    knobs: Mapping[str, float]
-    tensors: Mapping[str, Tensor]
 
 
 class Agent:
@@ -32,7 +25,6 @@ class Agent:
     ) -> None:
         self.algo, self.device, self.swap = algo, device, swap or Swap()
         self.draws = algo.draws()
-        self.watches = type(algo).observe is not Algorithm.observe or algo.model.watches
         self.held = Held(device)
         self.fast_explore, self.fast_learn, self.fast_late = wrap(self.explore), wrap(self.update), wrap(self.late)
         self.fast_prepare = algo.prepare if type(algo).prepare is Algorithm.prepare else wrap(algo.prepare)

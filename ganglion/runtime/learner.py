@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ganglion import ops
-from ganglion.core import Limiter, LogData, Obs, Past, Progress, Row, State, Update, join, under
+from ganglion.core import Algorithm, Limiter, LogData, Model, Obs, Past, Progress, Row, State, Update, join, under
 from ganglion.runtime.agent import Agent
 from ganglion.runtime.streams import Stream
 
@@ -17,7 +17,7 @@ class Learner:
     """Agent + Buffer + Limiter. A learning phase is one item, a table of its minibatches and a position in it."""
 
     def __init__(self, agent: Agent, buffer: Any, limiter: Limiter, seed: int) -> None:
-        self.agent, self.buffer, self.limiter = agent, buffer, limiter
+        self.agent, self.buffer, self.limiter, self.watches = agent, buffer, limiter, watches(agent.algo)
         self.stream = Stream(seed, "learn", agent.device)
         self.mini: Any = None  # the item being learned from, prepared; None between phases
         self.table: Tensor | None = None  # [updates, rows each]
@@ -26,7 +26,7 @@ class Learner:
 
     def push(self, row: Row, ahead: tuple[Obs, Past], at: Progress) -> None:
         self.buffer.push(row, ahead, at)
-        if not self.buffer.fresh and self.agent.watches:
+        if not self.buffer.fresh and self.watches:
             self.agent.observe(ops.map_tree(lambda x: x.to(self.agent.device)[None], row))
 
     def owes(self, at: Progress) -> bool:
@@ -94,3 +94,9 @@ class Learner:
             self.table = phase.tensors["table"].to(device)
             shape = self.agent.algo.prepare(self.buffer.take(torch.empty(0), Progress()))  # for its structure alone
             self.hold(ops.unflatten(shape, ops.to_device(under(phase, "mini").tensors, device)))
+
+
+def watches(algo: Algorithm[Any, Any]) -> bool:
+    """Whether new rows change anything in it: normalisers do, networks do not."""
+    parts = [m for m in algo.model.modules() if isinstance(m, Model) and type(m).observe is not Model.observe]
+    return type(algo).observe is not Algorithm.observe or any(getattr(part, "watches", True) for part in parts)

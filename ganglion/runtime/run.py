@@ -31,8 +31,12 @@ from ganglion.record.stages import Evaluated, Recorded, Saved, Stopped, compose
 from ganglion.record.writers import RunInfo
 from ganglion.runtime.agent import Agent
 from ganglion.runtime.build import build, build_agent, build_env, build_evaluator, pick_device
+from ganglion.runtime.coordinator import Coordinator
 from ganglion.runtime.evaluator import deviation
 from ganglion.runtime.failures import Failed
+from ganglion.runtime.judge import Beside
+from ganglion.runtime.receiver import Receiver
+from ganglion.runtime.station import light, modules
 from ganglion.runtime.streams import derive
 
 log = logging.getLogger(__name__)
@@ -46,15 +50,25 @@ class Run:
         self.why = ""  # what was chosen for this machine when the run began, and why
         self.checkpoints = Checkpoints(folder / "checkpoints", cfg.save.keep)
         self.trainer = build(cfg)
+        self.received = self.trainer.explorer if isinstance(self.trainer.explorer, Receiver) else None
         self.profile = Profile(self.trainer)
         self.offset: int | None = None  # of metrics.jsonl, where a resumed run goes on
         now = lambda: self.trainer.at  # noqa: E731
         self.writers: list[Any] = []
-        self.evaluated = Evaluated(self.evaluate, cfg.eval.every, now)
+        self.beside = self.judge()
+        self.evaluated = self.beside or Evaluated(self.evaluate, cfg.eval.every, now)
         self.stopped = Stopped(cfg.train.target)
         self.failed = Failed(self.trainer, folder)
         self.recorded = Recorded(self.writers, cfg.log.every, now, self.extra)
         self.saved = Saved(self.save, self.save_best, cfg.save.every, now)
+
+    def judge(self) -> Beside | None:
+        """Evaluation beside training, where explorers are actors."""
+        fleet = self.received and self.received.fleet
+        if not isinstance(fleet, Coordinator) or not self.cfg.fleet.evaluator:
+            return None
+        given, agent = (fleet.brief.config, fleet.brief.modules), self.trainer.learner.agent
+        return Beside(fleet.ray, given, agent, self.cfg.eval.every, lambda: self.trainer.at)
 
     # ------------------------------------------------------------ beginning
 
@@ -145,8 +159,8 @@ class Run:
         learner = self.trainer.learner
         buffer = {f"buffer/{name}": value for name, value in learner.buffer.metrics().items()}
         knobs = learner.agent.settings(self.trainer.at)  # of these counters: a run just resumed has used none yet
-        faults = self.trainer.explorer.faults.numbers()
-        return {**buffer, **{f"knob/{name}": value for name, value in knobs.items()}, **faults, **self.profile.lap()}
+        walked = self.received.numbers() if self.received else self.trainer.explorer.faults.numbers()
+        return {**buffer, **{f"knob/{name}": value for name, value in knobs.items()}, **walked, **self.profile.lap()}
 
     def needs(self) -> int:
         """Bytes on disk that the run will need in the end."""
@@ -161,10 +175,13 @@ class Run:
         failed = {"Failures": faults.summary()} if faults.count else {}
         speed = {"Speed": self.profile.line()} if self.profile.steps else {}
         score = "not evaluated" if best is None else f"{best:.2f} mean return"
-        return {"Trained": took, **speed, "Best": score, **failed}
+        fleet = {"Items": self.received.line()} if self.received else {}
+        return {"Trained": took, **speed, "Best": score, **failed, **fleet}
 
     def close(self) -> None:
         """Ends what the environments hold: worker processes, windows. The run cannot go on after it."""
+        if self.beside:
+            self.beside.close()
         self.trainer.explorer.env.close()
         self.trainer.evaluator.close()
 
@@ -185,8 +202,10 @@ class Run:
         return str(self.checkpoints.save(self.state(), self.trainer.at.env_steps, self.meta()))
 
     def save_best(self) -> str:
-        agent = join({"trainer": join({"agent": self.trainer.learner.agent.state()})})
-        return str(self.checkpoints.save_best(agent, self.trainer.at.env_steps, self.meta()))
+        judged = self.beside and self.beside.judged  # by now the agent may be another
+        state, at = (judged.agent, judged.at) if judged else (self.trainer.learner.agent.state(), self.trainer.at)
+        agent = join({"trainer": join({"agent": state})})
+        return str(self.checkpoints.save_best(agent, at.env_steps, {**self.meta(), "at": list(at)}))
 
     def meta(self) -> dict[str, Json]:
         return {"environment": environment(self.cfg), "metrics": self.written(), "at": list(self.trainer.at)}
@@ -197,15 +216,9 @@ class Run:
         return file.stat().st_size if file.exists() else 0
 
 
-def modules(cfg: RunConfig) -> list[str]:
-    """The user's own modules that a config needs."""
-    names = {type(part).__module__ for part in (cfg.algo, cfg.env)}
-    return sorted(name for name in names if name != "__main__" and not name.startswith("ganglion."))
-
-
 def settled(cfg: RunConfig) -> tuple[RunConfig, str]:
     """The config with every choice made that is left to the machine, as resuming will find it, and why."""
-    env, why = cfg.env.settled()
+    env, why = (cfg.env if cfg.run.mode == "local" else light(cfg.env)).settled()
     return cfg.model_copy(update={"env": env}), why
 
 

@@ -10,12 +10,13 @@ from ganglion.core import Command, Episode, LogData, Progress, SetKnob, State, S
 from ganglion.runtime.evaluator import Evaluator
 from ganglion.runtime.explorer import Explorer
 from ganglion.runtime.learner import Learner
+from ganglion.runtime.receiver import Receiver
 
 
 class Trainer:
     """Explorer and Learner in turn until the budget is spent. Stopping and calling again continues."""
 
-    def __init__(self, explorer: Explorer, learner: Learner, evaluator: Evaluator, budget: Every) -> None:
+    def __init__(self, explorer: Explorer | Receiver, learner: Learner, evaluator: Evaluator, budget: Every) -> None:
         self.explorer, self.learner, self.evaluator, self.budget = explorer, learner, evaluator, budget
         self.at = Progress()
 

@@ -12,7 +12,8 @@ ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "spaces": set(),
     "state": set(),
-    "core": {"spaces", "state"},
+    "exchange": set(),
+    "core": {"exchange", "spaces", "state"},
     "registry": set(),
     "config": {"core", "registry"},
     "ops": {"core"},
@@ -23,7 +24,7 @@ ALLOWED: dict[str, set[str]] = {
     "record": {"core", "config"},
     "league": {"core", "config"},
     "fast": {"core", "config"},
-    "runtime": {"core", "config", "ops", "buffers", "envs", "record", "fast"},
+    "runtime": {"core", "exchange", "config", "ops", "buffers", "envs", "record", "fast"},
     "zoo": set(),
 }
 COMPOSERS = {"", "__main__", "cli"}  # the package's front doors may import anything

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -25,7 +26,8 @@ def test_tree_finds_by_cumulative_mass(size, seed, top):
     tree = SumTree(size, CPU, top)
     tree.set(torch.arange(size), mass)
     uniform = torch.cat([torch.rand(100, generator=g, dtype=torch.float64), torch.tensor([0.0, 1 - 2**-53])])
-    found = tree.find(uniform)
+    found, masses = tree.find(uniform)
+    assert torch.equal(masses, mass[found])
     assert (mass[found] > 0).all(), "nothing without mass is ever found"
     cum = mass.cumsum(0)
     low = cum[found] - mass[found]
@@ -33,13 +35,26 @@ def test_tree_finds_by_cumulative_mass(size, seed, top):
     assert torch.isclose(tree.total, mass.sum())
 
 
+def plain(tree: SumTree) -> SumTree:
+    """Without compiled code."""
+    tree.code = None
+    return tree
+
+
+def tensors(tree: SumTree) -> SumTree:
+    """As on any other device."""
+    tree.code, tree.host, tree.levels = None, False, tree.tensors
+    return tree
+
+
+MADE = {"compiled": lambda tree: tree, "numpy": plain, "tensors": tensors}.values()
+
+
 @settings(max_examples=20, deadline=None)
 @given(st.sampled_from([40, 2_100, 70_000]), st.integers(0, 10_000), st.sampled_from([2, 64, 8_192]))
-def test_sums_do_not_drift_and_tensors_find_what_arrays_do(size, seed, top):
+def test_sums_do_not_drift_and_all_find_the_same(size, seed, top):
     g = torch.Generator().manual_seed(seed)
-    trees = [SumTree(size, CPU, top) for _ in range(2)]
-    trees[1].host = False  # as on any other device
-    trees[1].levels = trees[1].tensors
+    trees = [made(SumTree(size, CPU, top)) for made in MADE]
     for count in (size, 50, 50, 7):
         index = torch.randint(size, (count,), generator=g)
         mass = torch.rand(count, generator=g, dtype=torch.float64) ** 8
@@ -48,20 +63,23 @@ def test_sums_do_not_drift_and_tensors_find_what_arrays_do(size, seed, top):
         for tree in trees:
             tree.set_largest(index, mass)
             tree.set(few, mass[: len(few)])
-        assert torch.equal(trees[0].find(uniform), trees[1].find(uniform))
+        found = [tree.find(uniform) for tree in trees]
+        assert all(torch.equal(a, b) for each in found for a, b in zip(found[0], each, strict=True))
     rebuilt = SumTree(size, CPU, top)
-    rebuilt.rebuild(trees[0].mass)
+    rebuilt.rebuild(trees[0].mass[:size])
     for levels in zip(*(tree.tensors for tree in (*trees, rebuilt)), strict=True):
         assert all(torch.equal(level, levels[0]) for level in levels)
 
 
-def test_rounding_never_leads_to_where_no_mass_is():
+@pytest.mark.parametrize("made", MADE)
+def test_rounding_never_leads_to_where_no_mass_is(made):
     """Numbers whose sum and whose difference both round up: what is left of the draw is all that is left."""
-    tree = SumTree(4, CPU, top=1)
-    tree.set(torch.arange(4), torch.tensor([7.5, 0.0, 2**52 + 2, 0.0], dtype=torch.float64))
-    last = torch.ones(1, dtype=torch.float64)  # which a share of the mass may round to
-    assert tree.descend(last, careful=False) == 3, "without care"
-    assert tree.find(last) == 2
+    for masses in ([7.5, 0.0, 2**52 + 2, 0.0], [1.0, 1e-30, 0.0, 0.0], [0.0, 0.0, 3e-300, 0.0]):
+        tree = made(SumTree(8, CPU, top=1))
+        tree.set(torch.arange(4), torch.tensor(masses, dtype=torch.float64))
+        last = torch.ones(1, dtype=torch.float64)  # which a share of the mass may round to
+        at, mass = tree.find(last)
+        assert mass > 0 and masses[at] == mass
 
 
 def test_largest_mass_of_a_repeated_position_counts():

@@ -70,7 +70,7 @@ def test_resume_with_a_longer_budget(trained: Path, capsys: Captured) -> None:
     [
         (["--algo", "dqn", "--env", "CartPol-v1"], "Did you mean 'CartPole-v1'?"),
         (["--algo", "sac", "--env", "CartPole-v1"], "sac"),
-        (["--algo", "dqq", "--env", "CartPole-v1"], "unknown algo 'dqq'. Accepted: dqn, ppo, sac, "),
+        (["--algo", "dqq", "--env", "CartPole-v1"], "unknown algo 'dqq'. Accepted: dqn, impala, ppo, sac, "),
     ],
 )
 def test_what_does_not_fit_leaves_no_folder(

@@ -24,8 +24,8 @@ def trainer(sort: str, **replay: Any) -> Trainer:
 
 
 def spoil(buffer: Replay) -> None:
-    assert buffer.ring.views is not None
-    for gather in (*buffer.ring.gathers.values(), buffer.ring.views[0]):
+    assert buffer.ring.views
+    for gather in (*buffer.ring.gathers.values(), *(records for records, _ in buffer.ring.views.values())):
         gather.out.view(torch.uint8).random_()
 
 

@@ -134,6 +134,7 @@ HYBRID = Composite({"steer": ARM, "gear": THREE, "lamps": MultiBinary(2), "keys"
 SMALL_REPLAY = {"capacity": 600, "batch": 16}
 DQN = {"replay": SMALL_REPLAY, "limiter": {"warmup": 50, "opt_interval": 6}, "net": {"hidden": [16]}, "target_every": 3}
 PPO = {"horizon": 8, "epochs": 2, "minibatches": 2, "net": {"hidden": [16, 16]}}
+IMPALA = {"horizon": 8, "net": {"hidden": [16, 16]}}
 SAC = {"replay": SMALL_REPLAY, "limiter": {"warmup": 50, "opt_interval": 6}, "net": {"hidden": [16]}}
 
 
@@ -153,6 +154,13 @@ CASES = [
     Case("ppo-hybrid", "ppo", HYBRID, MIXED, PPO),
     Case("ppo-shared", "ppo", TWO, Box((4, 36, 36), torch.uint8), over(PPO, shared=True)),
     Case("ppo-all", "ppo", THREE, MASKED, over(PPO, max_kl=0.5,
+         net={"memory": "lstm", "memory_size": 8, "normalise": True})),
+    Case("dqn-apex", "dqn", THREE, MASKED, over(DQN, ladder=7.0, epsilon=0.9, n_step=3,
+         replay={"kind": "prioritised", "initial": "error"})),
+    Case("impala", "impala", TWO, settings=IMPALA),
+    Case("impala-hybrid", "impala", HYBRID, MIXED, over(IMPALA, normalise_advantage=True)),
+    Case("impala-own", "impala", ARM, Box((4, 36, 36), torch.uint8), over(IMPALA, shared=False, horizon=3)),
+    Case("impala-all", "impala", THREE, MASKED, over(IMPALA, epochs=2, minibatches=2,
          net={"memory": "lstm", "memory_size": 8, "normalise": True})),
     Case("sac", "sac", ARM, settings=SAC),
     Case("sac-all", "sac", ARM, MIXED, over(SAC, n_step=3, max_norm=5.0,

@@ -123,7 +123,7 @@ KINDS = (
 def settings() -> set[str]:
     """Every path of every shipped algorithm on every kind of environment."""
     found: set[str] = set()
-    for algo in ("dqn", "ppo", "sac", "td3"):
+    for algo in registry.TABLE["algo"]:
         for env in KINDS:
             found |= set(paths(load(None, [f"algo={algo}", f"env={env}"]).plain()))
     found |= set(paths(load(None, ["algo={kind: dqn, replay: prioritised}", "env={kind: toy, id: chain}"]).plain()))
@@ -156,7 +156,7 @@ def test_messages_are_the_real_ones(given: str, message: str, monkeypatch: pytes
     assert str(caught.value).startswith(message.strip("`"))
 
 
-@pytest.mark.parametrize("kind", ["dqn", "ppo", "sac", "td3"])
+@pytest.mark.parametrize("kind", registry.TABLE["algo"])
 def test_every_option_of_an_algorithm_is_documented(kind: str) -> None:
     options = {row[0].strip("`") for row in rows("algorithms.md", f"### Options of {kind}")}
     assert options == set(registry.lookup("algo", kind).model_fields)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -115,6 +116,39 @@ def test_xingtian_four_modules_are_composed_in_yaml(tmp_path: Path) -> None:
     assert result.returncode == 0, result.stderr
     last = [event for event in read(folder / "metrics.jsonl") if event["kind"] == "evaluate"][-1]
     assert last["eval/return_mean"] == 1.0 and last["eval/length_mean"] == 6.0  # the shortest way
+
+
+def test_xingtian_hooks_are_a_run(tmp_path: Path) -> None:
+    """Driven hook by hook over a broker it ends where Ganglion's own loop does, to the bit."""
+    import ganglion
+    from examples import from_xingtian_hooks as hooks
+    from ganglion.runtime.build import build
+
+    algorithm, lags = hooks.run()
+    trainer = build(ganglion.load_config(None, [*hooks.SETTINGS, "run.fast=eager"]))
+    while trainer.at.opt_steps < algorithm.at.opt_steps:  # its last item goes beyond the budget
+        trainer.run_train() if trainer.learner.owes(trainer.at) else trainer.run_collect()
+    assert algorithm.at.env_steps == trainer.at.env_steps >= 6_000 and set(lags) == {0}
+    ours, theirs = trainer.learner.agent.state().tensors, algorithm.agent.state().tensors
+    assert all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
+    seen = torch.arange(4)
+    assert torch.equal(algorithm.predict(seen), seen), "it says what it sees"
+
+    other, lags = hooks.run(every=8)
+    assert max(lags) == 6, "explorers act with older weights"
+    assert torch.equal(other.predict(seen), seen), "and V-trace learns from them"
+    (name,) = algorithm.save(tmp_path, 7)
+    assert name == "actor_00007.safetensors"
+    other.restore(tmp_path / name)
+    assert weights_of(other) == weights_of(algorithm)
+    fresh = hooks.Algorithm(ganglion.load_config(None, hooks.SETTINGS), trainer.explorer.env.spec, 1)
+    before = fresh.get_weights()
+    other.restore(tmp_path / name, before)
+    assert weights_of(other) == weights_of(fresh), "weights win over a file"
+
+
+def weights_of(algorithm: Any) -> list[Any]:
+    return [tensor.tolist() for tensor in algorithm.get_weights().tensors.values()]
 
 
 def test_xingtian_names_need_their_import() -> None:

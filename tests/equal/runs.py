@@ -21,7 +21,8 @@ SORTS: dict[str, dict[str, Any]] = {
                  "net": {"hidden": [16], "normalise": True}, "limiter": {"warmup": 100, "opt_interval": 4}},
         "env": {"kind": "gym", "id": "CartPole-v1", "slots": 4}},
     "prioritised": {
-        "algo": {"kind": "dqn", "hold": 3, "replay": {"kind": "prioritised", **REPLAY}, "net": {"hidden": [16]},
+        "algo": {"kind": "dqn", "hold": 3, "ladder": 2, "net": {"hidden": [16]},
+                 "replay": {"kind": "prioritised", "initial": "error", **REPLAY},
                  "limiter": {"warmup": 100, "opt_interval": 4}},
         "env": {"kind": "gym", "id": "MountainCar-v0", "slots": 3}},
     "frames": {
@@ -34,6 +35,10 @@ SORTS: dict[str, dict[str, Any]] = {
     "recurrent": {
         "algo": {"kind": "ppo", "horizon": 16, "net": {"hidden": [16], "memory": "gru", "memory_size": 16}},
         "env": {"kind": "torch", "id": "cartpole", "slots": 4}},
+    "impala": {
+        "algo": {"kind": "impala", "horizon": 12, "epochs": 2, "minibatches": 2,
+                 "net": {"hidden": [16], "normalise": True, "memory": "gru", "memory_size": 16}},
+        "env": {"kind": "gym", "id": "CartPole-v1", "slots": 4}},
     "sac": {
         "algo": {"kind": "sac", "replay": REPLAY, "net": {"hidden": [16]},
                  "limiter": {"warmup": 150, "opt_interval": 2}},

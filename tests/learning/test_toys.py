@@ -10,13 +10,14 @@ import torch
 from ganglion.config import RunConfig
 from ganglion.core import Past
 from ganglion.runtime.agent import enter
-from ganglion.runtime.build import build
+from ganglion.runtime.build import build, build_agent
 from ganglion.runtime.trainer import Trainer
 
 pytestmark = pytest.mark.learning
 SEEDS = [0, 1, 2]
 MEMORY = {"memory": "gru", "memory_size": 32, "hidden": [32]}
 PPO = {"kind": "ppo", "lr": 3e-3, "horizon": 16, "epochs": 4, "minibatches": 2, "net": {"hidden": [32]}}
+IMPALA = {"kind": "impala", "lr": 3e-3, "horizon": 16, "net": {"hidden": [32]}}
 REPLAY = {"capacity": 5_000, "batch": 64}
 LIMITER = {"opt_interval": 4, "warmup": 200}
 EPSILON = {"kind": "linear", "start": 1.0, "end": 0.05, "until": 0.6}
@@ -33,7 +34,7 @@ def over(settings: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 
 PROBES = [over(PPO, gamma=0.8), over(DQN, gamma=0.8, n_step=2), over(SAC, gamma=0.8, temperature=1e-6, tau=0.05)]
-PROBES += [over(TD3, gamma=0.8, tau=0.1)]
+PROBES += [over(TD3, gamma=0.8, tau=0.1), over(IMPALA, gamma=0.8, epochs=12)]
 
 
 def trained(algo: dict[str, Any], env: dict[str, Any], steps: int, seed: int) -> Trainer:
@@ -50,11 +51,23 @@ def score(trainer: Trainer) -> float:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("algo", [PPO, DQN], ids=["ppo", "dqn"])
+@pytest.mark.parametrize("algo", [PPO, DQN, over(IMPALA, epochs=2)], ids=["ppo", "dqn", "impala"])
 def test_identity_says_what_it_sees(algo, seed):
     trainer = trained(algo, {"id": "identity", "size": 4}, 4_000, seed)
     length = trainer.run_evaluate()[1]["eval/length_mean"]
     assert score(trainer) >= 0.95 * length
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_impala_learns_from_what_another_did(seed):
+    """Who explores never changes: it acts as on its first day."""
+    cfg = {"algo": over(IMPALA, epochs=4), "env": {"kind": "toy", "id": "identity", "size": 4, "slots": 16},
+           "train": {"budget": "8k steps"}, "eval": {"episodes": 64}, "run": {"seed": seed}}  # fmt: skip
+    trainer = build(RunConfig.model_validate(cfg))
+    trainer.explorer.agent = build_agent(RunConfig.model_validate(cfg), trainer.explorer.env.spec)
+    kl = [float(log.metrics["kl"]) for log in trainer() if log.kind == "learn"]
+    assert kl[-1] > 0.1, "they have grown apart"
+    assert score(trainer) >= 0.95 * trainer.run_evaluate()[1]["eval/length_mean"]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -84,9 +97,10 @@ def test_chain_is_walked_to_its_end(algo, seed):
     [
         (over(PPO, net=MEMORY, minibatches=2, lr=5e-3), 16_000),
         (over(PPO, net=MEMORY | {"memory": "lstm"}, minibatches=2, lr=5e-3), 16_000),
+        (over(IMPALA, net=MEMORY, epochs=4, lr=5e-3), 16_000),
         (over(DQN, net=MEMORY, lr=3e-3, replay={"sequence": 6, "batch": 32}), 10_000),
     ],
-    ids=["ppo-gru", "ppo-lstm", "dqn-gru"],
+    ids=["ppo-gru", "ppo-lstm", "impala-gru", "dqn-gru"],
 )
 def test_memory_recalls_the_first_cue(algo, steps, seed):
     assert score(trained(algo, {"id": "memory", "delay": 3}, steps, seed)) >= 0.95
@@ -97,7 +111,7 @@ def test_without_a_memory_the_cue_is_lost():
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("algo", [PPO, over(DQN, gamma=0.5)], ids=["ppo", "dqn"])
+@pytest.mark.parametrize("algo", [PPO, over(DQN, gamma=0.5), over(IMPALA, epochs=2)], ids=["ppo", "dqn", "impala"])
 def test_masked_never_acts_illegally_and_finds_the_best_legal(algo, seed):
     trainer = trained(algo, {"id": "masked"}, 4_000, seed)
     assert score(trainer) >= 0.9 * best_masked(trainer)
@@ -123,7 +137,7 @@ def best_masked(trainer: Trainer) -> float:
     return sum(totals) / len(totals)
 
 
-@pytest.mark.parametrize("algo", PROBES, ids=["ppo", "dqn", "sac", "td3"])
+@pytest.mark.parametrize("algo", PROBES, ids=["ppo", "dqn", "sac", "td3", "impala"])
 def test_a_time_limit_is_no_ending(algo):
     """Reward 1 for ever, cut after 8 steps: worth 1 / (1 - 0.8) = 5. Taken for an ending it would be 3.3."""
     trainer = trained(algo, {"id": "truncation", "limit": 8, "continuous": algo["kind"] in REAL}, 5_000, 0)

@@ -99,8 +99,10 @@ def keys(w: World) -> tuple[Any, ...]:
 
 TABLE = {
     "epsilon_ladder": Entry(
-        lambda w: (w.T, 0.4, w.choose([7.0, 3.0])),
-        lambda n, eps, alpha: np.array([eps ** (1 + alpha * i / max(n - 1, 1)) for i in range(n)]),
+        lambda w: (w.T, 0.4, w.choose([7.0, 3.0]), w.choose([(0, 1), (1, 3)])),
+        lambda n, eps, alpha, part: np.array(
+            [eps ** (1 + alpha * (part[0] * n + i) / max(part[1] * n - 1, 1)) for i in range(n)]
+        ),
         ops.epsilon_ladder,
         (),
     ),

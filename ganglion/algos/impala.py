@@ -1,0 +1,132 @@
+"""IMPALA (Espeholt et al. 2018): an actor and a critic that learn from what other, older versions of them did.
+
+V-trace corrects for the difference, so rollouts may come from anywhere: from the same process just now, from explorers
+elsewhere, or a second time. All tensors are [T, B, ...]; learning is along whole rollouts, with a memory or without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from ganglion import buffers, nn, ops
+from ganglion.config import AlgoConfig, Amount, constant, linear, register
+from ganglion.core import (
+    Acted, Algorithm, Draws, EnvSpec, Knobs, Memory, Noise, Obs, Past, Prediction, Progress, Recipe, Rollout, Stateful,
+    Update,
+)  # fmt: skip
+from ganglion.errors import UserError
+
+
+@register("algo", "impala")
+class ImpalaConfig(AlgoConfig):
+    """Actor and critic corrected by V-trace."""
+
+    lr: Amount = linear(6e-4, 0.0)
+    gamma: float = Field(0.99, ge=0, le=1)
+    lam: float = Field(1.0, ge=0, le=1)  # how far corrections look ahead
+    horizon: int = Field(20, ge=1)  # rows per slot and rollout
+    epochs: int = Field(1, ge=1, le=1_000)  # passes over a rollout; V-trace corrects the later ones
+    minibatches: int = Field(1, ge=1)  # per pass, each of whole slots
+    clip_rho: float = Field(1.0, gt=0)  # of the ratio that decides what the critic converges to
+    clip_c: float = Field(1.0, gt=0)  # of the ratio that decides how far corrections reach
+    clip_actor: float = Field(1.0, gt=0)  # of the ratio that weighs the actor's gradient
+    entropy: Amount = constant(0.01)
+    value_weight: float = Field(0.5, ge=0)
+    normalise_advantage: bool = False
+    log_std: float = 0.0  # of continuous actions, at the start
+    max_norm: float = Field(40.0, gt=0)
+    max_lag: int = Field(64, ge=0)  # rollouts behind which one from elsewhere is dropped
+    shared: bool = True  # actor and critic read one body; otherwise each has its own
+    net: nn.MLPConfig = nn.MLPConfig(hidden=(64, 64), activation="tanh", init="orthogonal")
+    processor: buffers.RowsConfig = buffers.RowsConfig()
+
+    def build(self, spec: EnvSpec) -> Impala:
+        return Impala(self, spec)
+
+    def recipe(self) -> Recipe:
+        """What to plug around the algorithm: read here, built by runtime.build."""
+        lag = self.max_lag * self.epochs * self.minibatches  # in updates
+        return Recipe(self.processor, buffers.rollout(self.horizon, self.gamma), buffers.WhenReady(), lag)
+
+
+class ActorCritic(nn.Encoded):
+    """obs -> raw action parameters and a value."""
+
+    def __init__(self, cfg: ImpalaConfig, spec: EnvSpec) -> None:
+        super().__init__(cfg.net, spec.obs)
+        nn.check_mask(spec)
+        self.bodies = cfg.net.body(self.encoder.out, count=1 if cfg.shared else 2)
+        self.actor = nn.PolicyHead(self.bodies.out, spec.action, cfg.net.init, cfg.log_std)
+        self.critic = nn.ValueHead(self.bodies.out, cfg.net.init)
+
+    def action_and_value(self, obs: Obs, past: Past) -> tuple[Tensor, Tensor, Memory]:
+        features, memory = self.encoder(obs, past)
+        hidden = self.bodies(features).unbind()  # one or two, [T, B, size]
+        return self.actor(hidden[0]), self.critic(hidden[-1]), memory
+
+
+class Impala(Algorithm[Rollout, Rollout]):
+    """An actor and a critic that need not have acted themselves."""
+
+    model: ActorCritic
+
+    def __init__(self, cfg: ImpalaConfig, spec: EnvSpec) -> None:
+        if spec.slots < cfg.minibatches:
+            raise UserError(
+                f"algo.minibatches: {cfg.minibatches} is more than env.slots (impala learns from whole slots) = "
+                f"{spec.slots}; lower it to {spec.slots} or less."
+            )
+        self.cfg, self.spec, self.passes = cfg, spec, cfg.epochs
+        self.model = ActorCritic(cfg, spec)
+        self.optim = nn.Adam(self.model, lr=cfg.lr(0.0), max_norm=cfg.max_norm, eps=1e-5)
+
+    # ------------------------------------------------------------ acting
+
+    def knobs(self, at: Progress) -> Mapping[str, float]:
+        return {"lr": self.cfg.lr(at.fraction), "entropy_weight": self.cfg.entropy(at.fraction)}
+
+    def draws(self) -> Draws:
+        return Draws(explore=ops.dist_draws(self.spec.action), plan=ops.shuffle_draws(self.cfg.epochs))
+
+    def predict(self, obs: Obs, past: Past) -> Prediction:
+        raw, value, memory = self.model.action_and_value(obs, past)
+        return Prediction(ops.dist(raw, self.spec.action, ops.mask(obs)), value, memory)
+
+    def explore(self, prediction: Prediction, knobs: Knobs, noise: Noise) -> Acted:
+        action = prediction.dist.sample(noise)
+        return Acted(action, {"logp": prediction.dist.log_prob(action)}, prediction.memory)
+
+    # ------------------------------------------------------------ learning
+
+    def plan(self, rows: int, noise: Noise) -> Tensor:
+        if self.cfg.epochs * self.cfg.minibatches == 1:
+            return super().plan(rows, noise)
+        return ops.shuffled(rows, self.cfg.epochs, self.cfg.minibatches, noise)  # [updates, slots each]
+
+    def learn(self, r: Rollout, knobs: Knobs, noise: Noise) -> Update:
+        p = self.predict(r.obs, r.past)
+        logp = p.dist.log_prob(r.action)
+        with torch.no_grad():
+            obs, past = r.last
+            last = self.predict(obs, Past(p.memory, past.start)).value  # remembered as the model now would
+            after = torch.cat([p.value[1:], last])  # the dead row carries the true last observation
+            log_ratio = logp - r.extras["logp"]
+            clips = (self.cfg.clip_rho, self.cfg.clip_c, self.cfg.clip_actor)
+            trace = ops.vtrace(log_ratio, r.reward, p.value, after, r.discount, r.cut, self.cfg.lam, clips)
+            advantage = ops.normalise(trace.advantage, r.valid) if self.cfg.normalise_advantage else trace.advantage
+        actor = ops.masked_mean(ops.policy_gradient(logp, advantage), r.valid)
+        critic = ops.masked_mean(0.5 * (trace.goal - p.value).square(), r.valid)
+        entropy = ops.masked_mean(p.dist.entropy(), r.valid)
+        loss = actor + self.cfg.value_weight * critic - knobs["entropy_weight"] * entropy
+        norm = self.optim.step(loss, lr=knobs["lr"])
+        metrics = {"actor": actor, "value": critic, "entropy": entropy, "grad_norm": norm}
+        metrics |= {"kl": ops.masked_mean(ops.kl_k3(log_ratio), r.valid)}  # between who acted and who learns
+        metrics |= {"clipped": ops.masked_mean(log_ratio.exp() > self.cfg.clip_rho, r.valid)}
+        return Update({k: v.detach() for k, v in metrics.items()}, ops.empty(logp))
+
+    def parts(self) -> Mapping[str, Stateful]:
+        return {"model": self.model, "optim": self.optim}

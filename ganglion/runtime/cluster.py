@@ -1,0 +1,145 @@
+"""Ray, started or joined safely: loopback and a token by default, nothing wider without one."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import secrets
+import shutil
+import sys
+from collections.abc import Mapping
+from concurrent.futures import Future
+from functools import cache
+from threading import Event, Thread
+from typing import Any, NamedTuple
+
+from ganglion.errors import UserError
+from ganglion.runtime.folders import make_folder
+
+STORE = 512 * 1024 * 1024  # bytes of Ray's object store: items of explorers on this machine do not pass through it
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+QUIET = {
+    "RAY_USAGE_STATS_ENABLED": "0",  # tells nobody
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_DEDUP_LOGS": "0",
+}
+# Ray would make 127.0.0.1 a reachable address and listen on all of them; where it thinks that clusters are not
+# supported, it keeps to loopback.
+ALONE = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+PRELOAD = {"preload_python_modules": ["ganglion.runtime.station"]}  # by the processes that will be explorers
+REMEDY = "Make one with `ray get-auth-token --generate`, and give all machines RAY_AUTH_MODE=token and the same token."
+
+
+class Site(NamedTuple):
+    """Which Ray: one that is there, at an address, or a new one that listens on a host."""
+
+    address: str | None = None
+    host: str = "127.0.0.1"
+    processes: int = 3
+
+
+_coming: dict[Site, Future[Any]] = {}
+_left = Event()
+
+
+def begin_ray(site: Site) -> None:
+    """Starts it in a thread: Ray and torch take seconds each, and neither needs the other."""
+    check_open(site, os.environ)
+    if site not in _coming and not (ray_there() and import_ray().is_initialized()):
+        future = _coming[site] = Future[Any]()
+        Thread(target=lambda: settle(future, site), name="ray", daemon=True).start()
+
+
+def settle(future: Future[Any], site: Site) -> None:
+    """The thread stays until Ray is left: its processes end with the thread that started them."""
+    try:
+        future.set_result(start_ray(site))
+    except BaseException as error:  # told by whoever joins
+        future.set_exception(error)
+    else:
+        _left.clear()
+        _left.wait()
+
+
+def ray_there() -> bool:
+    """Whether it has been imported."""
+    return "ray" in sys.modules
+
+
+def join_ray(site: Site) -> tuple[Any, bool]:
+    """Ray, ready for use, and whether it came with this call: then `leave_ray` is the caller's to call."""
+    begin_ray(site)
+    coming = _coming.pop(site, None)
+    return (import_ray(), False) if coming is None else (coming.result(), True)
+
+
+def start_ray(cfg: Site) -> Any:
+    """Settings first: Ray reads them when it is imported."""
+    alone = not cfg.address and not wide(cfg.host)
+    settings = {**QUIET, **(ALONE if alone else {})}
+    if not cfg.address and "RAY_AUTH_MODE" not in os.environ:
+        settings |= {} if has_token(os.environ) else {"RAY_AUTH_TOKEN_PATH": token()}
+        settings |= {} if ray_there() else {"RAY_AUTH_MODE": "token"}  # else Ray sets it itself
+    os.environ.update(settings)
+    ray = import_ray()
+    quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
+    try:
+        if cfg.address:
+            ray.init(address=cfg.address, **quiet)
+        else:
+            where = {} if alone else {"_node_ip_address": cfg.host}
+            ray.init(
+                num_cpus=cfg.processes, include_dashboard=False, object_store_memory=STORE, _system_config=PRELOAD,
+                **where, **quiet,
+            )  # fmt: skip
+    except ConnectionError as error:
+        told = "It may not be there, or the token may not be its own (RAY_AUTH_MODE, RAY_AUTH_TOKEN_PATH)."
+        raise UserError(f"fleet.address: no Ray cluster could be joined at {cfg.address}. {told}") from error
+    if alone and wide(ray.util.get_node_ip_address()):
+        ray.shutdown()
+        raise UserError("run.mode: ray was imported before, and would listen on all addresses. Build the run first.")
+    return ray
+
+
+def import_ray() -> Any:
+    try:
+        import ray
+    except ImportError as error:
+        raise UserError("run.mode: ray needs the package ray. Try: pip install 'ganglion[ray]'") from error
+    return ray
+
+
+def leave_ray() -> None:
+    import_ray().shutdown()
+    _left.set()
+
+
+def check_open(cfg: Site, environ: Mapping[str, str]) -> None:
+    """Refuses to talk beyond this machine without a token."""
+    where = ("address", cfg.address.removeprefix("ray://").rpartition(":")[0] or cfg.address) if cfg.address else None
+    name, host = where or ("host", cfg.host)
+    if not wide(host):
+        return
+    if environ.get("RAY_AUTH_MODE", "token") != "token" or not has_token(environ):
+        raise UserError(f"fleet.{name}: {host} can be reached from other machines, and Ray has no token. {REMEDY}")
+
+
+def wide(host: str) -> bool:
+    """Whether others can reach it."""
+    return host not in LOOPBACK
+
+
+def has_token(environ: Mapping[str, str]) -> bool:
+    return bool(environ.get("RAY_AUTH_TOKEN") or environ.get("RAY_AUTH_TOKEN_PATH"))
+
+
+@cache
+def token() -> str:
+    """A file with a token for this process and its own cluster, which nobody else can read; gone with the process."""
+    folder = make_folder()
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    file = folder / "token"
+    with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
+        out.write(secrets.token_hex(32))
+    return str(file)

@@ -1,0 +1,217 @@
+"""The Coordinator: explorers as Ray actors, started, watched, replaced; shared memory carries their bytes."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import shutil
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from ganglion.config import RunConfig, dump
+from ganglion.core import Origin, State, Weights
+from ganglion.errors import UserError
+from ganglion.exchange import Packet
+from ganglion.runtime.account import Account
+from ganglion.runtime.cluster import Site, join_ray, leave_ray
+from ganglion.runtime.folders import make_folder
+from ganglion.runtime.outpost import WEIGHTS, Brief, Outpost
+from ganglion.runtime.parcel import pack
+from ganglion.runtime.segments import Reader, SharedBoard, Slip
+from ganglion.runtime.sender import Lot
+from ganglion.runtime.station import modules
+
+log = logging.getLogger(__name__)
+AHEAD = 2  # items asked of an explorer at a time: one in the making, one waiting
+FUTILE = 5  # deaths of one explorer, without an item between, that end a run
+REMEMBERED = 1_000  # recoveries
+
+
+def site(cfg: RunConfig) -> Site:
+    """The Ray that a config asks for."""
+    return Site(cfg.fleet.address, cfg.fleet.host, cfg.fleet.explorers + cfg.fleet.spares)
+
+
+def explained(error: Any, who: str) -> Exception:
+    """What an actor's own code raised, as it would have been raised here."""
+    return error.cause if isinstance(error.cause, UserError) else RuntimeError(f"{who} failed: {error}")
+
+
+class Member:
+    """One explorer: its actor, and the calls that are under way."""
+
+    def __init__(self, explorer: int, incarnation: int, actor: Any) -> None:
+        self.explorer, self.incarnation, self.actor = explorer, incarnation, actor
+        self.starting: Any = actor.begin.remote(explorer, incarnation)
+        self.asked: deque[Any] = deque()
+        self.near, self.pid = True, 0
+        self.fell: float | None = None  # when the one before it was found dead
+        self.futile = 0
+
+    @property
+    def next(self) -> Any:
+        """The call that will return first."""
+        return self.starting if self.starting is not None else self.asked[0]
+
+    @property
+    def name(self) -> str:
+        return f"{self.explorer}-{self.incarnation}"
+
+
+class Coordinator:
+    """A fleet of Ray actors. Each is asked for several items ahead, and asked again when one was taken: so the queue is
+    bounded, explorers push without waiting, and what is under way is known when one dies."""
+
+    lockstep = False
+
+    def __init__(self, cfg: RunConfig, lot: Lot) -> None:
+        fleet = cfg.fleet
+        self.account, self.wanted, self.spares = Account(), fleet.explorers, fleet.spares
+        self.ahead = AHEAD if fleet.queue is None else -(-fleet.queue // fleet.explorers) + 1
+        self.ray, self.own = join_ray(site(cfg))
+        self.folder = make_folder()
+        cookie = secrets.token_hex(8)
+        if fleet.shared:
+            (self.folder / cookie).touch()
+        codec = (lot.codec.name, lot.codec.least)
+        memory = str(self.folder)
+        self.brief = Brief(dump(cfg), modules(cfg), lot.rows, lot.least, codec, memory, cookie, self.ahead + 1)
+        cpus = 1 if fleet.address else 0  # elsewhere Ray spreads them over machines
+        options = {"num_cpus": cpus, "max_restarts": 0, "max_task_retries": 0, "scheduling_strategy": "SPREAD"}
+        self.actor = self.ray.remote(**options)(Outpost)
+        self.board, self.reader = SharedBoard(self.folder / WEIGHTS), Reader(self.folder)
+        self.weights: Weights | None = None
+        self.put: Any = None  # the newest weights as an object of Ray's, where somebody is far
+        self.lives: list[int] = []  # the incarnation of each explorer
+        self.members: dict[int, Member] = {}
+        self.waiting: list[Any] = []  # spare actors
+        self.turn = 0
+        self.taken: Member | None = None  # whose item is being read
+        self.recoveries: deque[float] = deque(maxlen=REMEMBERED)
+        self.waiting += [self.actor.remote(list(self.brief)) for _ in range(self.wanted)]  # at once: it takes a while
+
+    # ------------------------------------------------------------ items
+
+    def pull(self, timeout: float) -> Packet | None:
+        self.release()
+        self.resize(self.wanted)
+        ends = monotonic() + timeout
+        while (left := ends - monotonic()) >= 0:
+            order = list(self.members.values())
+            self.turn = (self.turn + 1) % len(order)
+            calls = {member.next: member for member in order[self.turn :] + order[: self.turn]}  # equal turns
+            ready, _ = self.ray.wait(list(calls), num_returns=1, timeout=left)
+            if not ready:
+                return None
+            packet = self.receive(calls[ready[0]], ready[0])
+            if packet is not None:
+                return packet
+        return None
+
+    def receive(self, member: Member, call: Any) -> Packet | None:
+        """What a call brought: an item, a start, or the news that its explorer is dead."""
+        try:
+            told = self.ray.get(call)
+        except self.ray.exceptions.RayActorError as error:
+            self.replace(member, error)
+            return None
+        except self.ray.exceptions.RayTaskError as error:
+            raise explained(error, f"explorer {member.explorer}") from error
+        if member.starting is not None:
+            (member.near, member.pid), member.starting = told, None
+            self.ask(member)
+            return None
+        member.asked.popleft()
+        self.taken = member
+        if member.fell is not None:
+            self.recoveries.append(monotonic() - member.fell)
+            member.fell = None
+        member.futile = 0
+        origin, body = told
+        return Packet(Origin(*origin), self.reader.read(Slip(*body)) if member.near else body)
+
+    def release(self) -> None:
+        """Asks the explorer whose item was taken for another, and so gives its memory back."""
+        member, self.taken = self.taken, None
+        if member is not None and self.members.get(member.explorer) is member:
+            self.ask(member)
+        if self.account.received and len(self.waiting) < self.spares:  # once the first explorers are under way
+            self.waiting.append(self.actor.remote(list(self.brief)))
+
+    def ask(self, member: Member) -> None:
+        while len(member.asked) < self.ahead:
+            given = () if member.near else (self.far(),)
+            member.asked.append(member.actor.collect.remote(*given))
+
+    # ------------------------------------------------------------ weights
+
+    def publish(self, weights: Weights) -> None:
+        """Once per version: into shared memory, and, where somebody is far, into Ray's object store."""
+        self.weights, self.put = weights, None
+        self.board.publish(weights)
+
+    def far(self) -> Any:
+        assert self.weights is not None
+        if self.put is None:
+            about = {"version": self.weights.version, "knobs": dict(self.weights.knobs)}
+            self.put = self.ray.put(pack(about, self.weights.tensors))
+        return self.put
+
+    # ------------------------------------------------------------ explorers
+
+    def resize(self, explorers: int) -> None:
+        self.wanted = explorers
+        for explorer in range(explorers):
+            if explorer not in self.members:
+                self.start(explorer)
+        for explorer in [e for e in self.members if e >= explorers]:
+            member = self.members.pop(explorer)
+            self.account.in_flight += len(member.asked)
+            self.ray.kill(member.actor)
+            self.reader.forget(member.name)
+
+    def start(self, explorer: int) -> Member:
+        """A new life of an explorer, in an actor that stood by where there is one."""
+        while explorer >= len(self.lives):
+            self.lives.append(-1)
+        self.lives[explorer] += 1
+        actor = self.waiting.pop() if self.waiting else self.actor.remote(list(self.brief))
+        member = self.members[explorer] = Member(explorer, self.lives[explorer], actor)
+        return member
+
+    def replace(self, dead: Member, error: Exception) -> None:
+        """Another takes the place of an explorer that has died; its items under way are lost with it, and counted."""
+        fell = monotonic()
+        self.account.ended(len(dead.asked))
+        self.reader.forget(dead.name)
+        log.warning("explorer %d ended (process %d): started anew", dead.explorer, dead.pid)
+        if dead.futile + 1 >= FUTILE:
+            why = str(error).strip().splitlines()[-1][:300]
+            raise UserError(f"run.mode: explorer {dead.explorer} died {FUTILE} times before it brought an item. {why}")
+        member = self.start(dead.explorer)
+        member.fell, member.futile = dead.fell or fell, dead.futile + 1
+
+    def numbers(self) -> Mapping[str, float]:
+        calls = [call for member in self.members.values() for call in member.asked]
+        ready = len(self.ray.wait(calls, num_returns=len(calls), timeout=0)[0]) if calls else 0
+        running = sum(member.starting is None for member in self.members.values())
+        told = {"fleet/explorers": float(running), "fleet/queue": float(ready)}
+        return {**told, "fleet/recovery": max(self.recoveries)} if self.recoveries else told
+
+    def close(self) -> None:
+        """Ends all actors, and Ray where it was started here."""
+        for actor in [*(member.actor for member in self.members.values()), *self.waiting]:
+            self.ray.kill(actor)
+        self.members, self.waiting = {}, []
+        if self.own:
+            leave_ray()
+        shutil.rmtree(Path(self.folder), ignore_errors=True)
+
+    def state(self) -> State:
+        return State({}, {"lives": list(self.lives)})
+
+    def restore(self, state: State) -> None:
+        self.lives = list(state.scalars["lives"])  # those who start now are the next incarnations

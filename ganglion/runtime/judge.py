@@ -1,0 +1,131 @@
+"""Evaluation beside training: an Evaluator in an actor of its own, and the stage that waits for what it says."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
+from time import monotonic
+from typing import Any, NamedTuple
+
+from ganglion import ops
+from ganglion.config import Every
+from ganglion.core import Episode, LogData, Progress, State, Stop, Weights
+from ganglion.record.stages import Evaluated, Now
+from ganglion.runtime.agent import Agent
+from ganglion.runtime.coordinator import explained
+from ganglion.runtime.parcel import pack, unpack
+from ganglion.runtime.sender import numbers
+
+log = logging.getLogger(__name__)
+LOOK = 0.05  # seconds between two looks at an evaluation that is under way
+
+
+class Judge:
+    """Scores weights on a world of its own: the same seeded episodes each time."""
+
+    def __init__(self, config: str, modules: Sequence[str]) -> None:
+        import torch
+
+        for module in modules:
+            import_module(module)
+        from ganglion.config import load
+        from ganglion.runtime.build import build_agent, build_env, build_evaluator
+        from ganglion.runtime.station import away
+        from ganglion.runtime.streams import derive
+
+        cfg = away(load(config))
+        torch.set_num_threads(cfg.run.threads)
+        env = build_env(cfg, 1)
+        self.agent = build_agent(cfg, env.spec)
+        env.close()
+        seed = derive(cfg.run.seed, "eval") if cfg.eval.seed is None else cfg.eval.seed
+        self.evaluator = build_evaluator(cfg, self.agent, cfg.eval.episodes, seed)
+
+    def score(self, parcel: Any) -> tuple[list[list[Any]], dict[str, float]]:
+        about, tensors = unpack(parcel)
+        self.agent.obey(Weights(about["version"], about["knobs"], tensors))
+        episodes, metrics = self.evaluator.run()
+        return [[e.slot, float(e.total), float(e.length), numbers(e.info), e.many] for e in episodes], dict(metrics)
+
+
+class Asked(NamedTuple):
+    """An evaluation under way: of which agent, and when it was asked for."""
+
+    call: Any
+    parcel: Any
+    at: Progress
+    agent: State
+
+
+class Beside(Evaluated):
+    """Asks for scores at an interval and passes them on when they come, dated when they were asked for. One is under
+    way at a time; what falls due meanwhile is asked for next."""
+
+    def __init__(self, ray: Any, given: tuple[str, Sequence[str]], agent: Agent, every: Every, now: Now) -> None:
+        super().__init__(self.refuse, every, now)
+        self.ray, self.given, self.agent = ray, given, agent
+        self.actor: Any = None
+        self.asked_for: Asked | None = None
+        self.judged: Asked | None = None  # whose score came last
+        self.looked = 0.0
+
+    def refuse(self) -> tuple[Sequence[Episode], Mapping[str, float]]:
+        raise RuntimeError("an evaluation beside training is asked for, not run")
+
+    def before(self) -> Iterator[LogData]:
+        now = self.now()
+        self.asked |= self.due.due(now) and now.fraction < 1
+        if self.asked_for is not None and monotonic() - self.looked > LOOK:
+            self.looked = monotonic()
+            if self.ray.wait([self.asked_for.call], timeout=0)[0]:
+                yield self.tell()
+        if self.asked and self.asked_for is None:
+            self.asked = False
+            self.ask()
+
+    def after(self, stop: Stop) -> Iterator[LogData]:
+        if self.asked_for is not None and stop.finished:
+            yield self.tell()
+        if stop.finished and self.due.every.unit != "never" and self.last != self.now().opt_steps:
+            self.ask()
+            yield self.tell()
+
+    def ask(self) -> None:
+        """Sends the agent of now to be scored; a copy stays here, to be saved if it is the best."""
+        at = self.now()
+        weights = self.agent.command(at)
+        parcel = pack({"version": weights.version, "knobs": dict(weights.knobs)}, weights.tensors)
+        state = self.agent.state()
+        kept = state._replace(tensors=ops.map_tree(lambda x: x.clone(), dict(state.tensors)))
+        self.asked_for = Asked(self.call(parcel), parcel, at, kept)
+        self.last = at.opt_steps
+
+    def call(self, parcel: Any) -> Any:
+        if self.actor is None:
+            self.actor = self.ray.remote(num_cpus=0)(Judge).remote(*self.given)
+        return self.actor.score.remote(parcel)
+
+    def tell(self) -> LogData:
+        """The score that was asked for; asked once more of another actor where this one has died."""
+        assert self.asked_for is not None
+        asked, self.asked_for = self.asked_for, None
+        try:
+            played, metrics = self.ray.get(asked.call)
+        except self.ray.exceptions.RayActorError:
+            log.warning("the evaluator ended: started anew")
+            self.actor = None
+            played, metrics = self.ray.get(self.call(asked.parcel))
+        except self.ray.exceptions.RayTaskError as error:
+            raise explained(error, "the evaluator") from error
+        self.judged = asked
+        mean = metrics["eval/return_mean"]
+        better = mean == mean and (self.best is None or mean > self.best)
+        if better:
+            self.best = mean
+        episodes = tuple(Episode(*episode) for episode in played)
+        return LogData("evaluate", asked.at, {**metrics, "eval/best": float(better)}, episodes)
+
+    def close(self) -> None:
+        if self.actor is not None:
+            self.ray.kill(self.actor)

@@ -1,0 +1,140 @@
+"""Parcels: named tensors and a small JSON header in one contiguous piece of bytes. Nothing is pickled.
+
+b"GNGL", 4 bytes spare, 8 bytes: size of the header | header | tensors, each on a 64-byte boundary
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ganglion.errors import UserError
+
+MAGIC = b"GNGL"
+LINE = 64
+CODECS = ("none", "zlib", "lz4", "zstd")
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+Room = Callable[[int], Bytes]
+
+
+class Codec(NamedTuple):
+    """How the tensors of a parcel are compressed, where they are larger than `least` bytes."""
+
+    name: str = "none"
+    least: int = 1 << 20
+
+
+PLAIN = Codec()
+
+
+def pack(
+    about: Mapping[str, Any], tensors: Mapping[str, Tensor], codec: Codec = PLAIN, room: Room | None = None
+) -> Bytes:
+    """A parcel, in memory that `room` gives for its size."""
+    leaves: list[list[Any]] = []
+    end = 0
+    for name, tensor in tensors.items():
+        leaves.append([name, str(tensor.dtype).removeprefix("torch."), list(tensor.shape), end, tensor.nbytes])
+        end += -(-tensor.nbytes // LINE) * LINE
+    room = room or (lambda size: np.empty(size, np.uint8))
+    if codec.name == "none" or end < codec.least:
+        first, parcel = begin({"about": dict(about), "leaves": leaves}, end, room)
+        fill(parcel[first:], leaves, tensors)
+        return parcel
+    whole = np.zeros(end, np.uint8)
+    fill(whole, leaves, tensors)
+    small = squeeze(codec.name)(whole)
+    first, parcel = begin({"about": dict(about), "leaves": leaves, "codec": codec.name, "size": end}, len(small), room)
+    parcel[first:] = np.frombuffer(small, np.uint8)
+    return parcel
+
+
+def begin(header: Mapping[str, Any], size: int, room: Room) -> tuple[int, Bytes]:
+    """Room for a parcel with its header written, and where its tensors begin."""
+    text = json.dumps(header, separators=(",", ":")).encode()
+    first = -(-(16 + len(text)) // LINE) * LINE
+    parcel = room(first + size)
+    parcel[:first] = 0
+    parcel[:4] = np.frombuffer(MAGIC, np.uint8)
+    parcel[8:16] = np.frombuffer(len(text).to_bytes(8, "little"), np.uint8)
+    parcel[16 : 16 + len(text)] = np.frombuffer(text, np.uint8)
+    return first, parcel
+
+
+def fill(place: Bytes, leaves: list[list[Any]], tensors: Mapping[str, Tensor]) -> None:
+    for name, _, _, start, size in leaves:
+        flat = tensors[name].detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+        place[start : start + size] = flat.numpy()
+
+
+def unpack(body: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The header's own part, and the tensors: views of the parcel's memory where it can be written and is not
+    compressed, else of a copy."""
+    parcel = np.frombuffer(body, np.uint8)
+    if len(parcel) < LINE or parcel[:4].tobytes() != MAGIC:
+        raise ValueError("these bytes are not a parcel of Ganglion's")
+    length = int.from_bytes(parcel[8:16].tobytes(), "little")
+    if length > len(parcel) - 16:
+        raise ValueError(f"a parcel's header should have {length} bytes, and there are {len(parcel) - 16}")
+    header = json.loads(parcel[16 : 16 + length].tobytes())
+    place = parcel[-(-(16 + length) // LINE) * LINE :]
+    if "codec" in header:
+        place = np.frombuffer(bytearray(stretch(header["codec"], place.tobytes(), header["size"])), np.uint8)
+    elif not place.flags.writeable:  # torch does not know memory that cannot be written
+        place = place.copy()
+    return header["about"], {leaf[0]: view(place, *leaf[1:]) for leaf in header["leaves"]}
+
+
+def view(place: Bytes, dtype: str, shape: list[int], start: int, size: int) -> Tensor:
+    kind = getattr(torch, dtype, None)
+    if not isinstance(kind, torch.dtype) or prod(shape) * kind.itemsize != size or start + size > len(place):
+        raise ValueError(f"a parcel's tensor of {dtype} {shape} does not fit its {size} bytes")
+    return torch.from_numpy(place[start : start + size]).view(kind).reshape(shape)
+
+
+# ------------------------------------------------------------ compression
+
+
+def squeeze(codec: str) -> Callable[[Any], bytes]:
+    """What compresses bytes. Speed is the point: items live for a moment."""
+    if codec == "zlib":
+        return lambda raw: zlib.compress(raw, 1)
+    if codec == "lz4":
+        return lambda raw: bytes(module("lz4.frame", "lz4").compress(raw))
+    return lambda raw: bytes(module("zstandard", "zstandard").ZstdCompressor(level=1).compress(raw))
+
+
+def stretch(codec: str, raw: bytes, size: int) -> bytes:
+    """The bytes that were compressed; never more than the header promised."""
+    if codec not in CODECS:
+        raise ValueError(f"a parcel is compressed by {codec!r}. Known: {', '.join(CODECS)}")
+    if codec == "zlib":
+        whole = zlib.decompressobj().decompress(raw, size)
+    elif codec == "lz4":
+        whole = module("lz4.frame", "lz4").LZ4FrameDecompressor().decompress(raw, size)
+    else:
+        whole = module("zstandard", "zstandard").ZstdDecompressor().decompress(raw, size)
+    if len(whole) != size:
+        raise ValueError(f"a parcel should have {size} bytes, and has {len(whole)}")
+    return bytes(whole)
+
+
+def module(name: str, package: str) -> Any:
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise UserError(f"fleet.compress: {name.split('.')[0]} is not installed. Try: pip install {package}") from error
+
+
+def check_codec(codec: str) -> None:
+    """Refuses a codec that cannot be used here, before anything is sent."""
+    if codec != "none":
+        squeeze(codec)(b"")

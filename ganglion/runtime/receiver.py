@@ -1,0 +1,139 @@
+"""The Receiver: in a Trainer's eyes an Explorer, whose steps are items that explorers elsewhere have sent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from time import perf_counter
+from typing import NamedTuple, Protocol
+
+from ganglion import ops
+from ganglion.buffers import RolloutBuffer
+from ganglion.buffers.frames import Frames
+from ganglion.core import Env, EnvSpec, LogData, Progress, State, Weights, join, under
+from ganglion.envs.faults import Faults, faults_of
+from ganglion.exchange import Packet
+from ganglion.runtime.account import Account
+from ganglion.runtime.learner import Learner
+from ganglion.runtime.seams import Seams
+from ganglion.runtime.sender import Item, read
+
+PATIENCE = 0.5  # seconds that one step waits for an item before it lets others have their say
+
+
+class Fleet(Protocol):
+    """Explorers elsewhere and the broker between: started, watched, ended."""
+
+    account: Account
+    lockstep: bool
+
+    def pull(self, timeout: float) -> Packet | None: ...
+
+    def publish(self, weights: Weights) -> None: ...
+
+    def numbers(self) -> Mapping[str, float]:
+        """What is recorded: how many explorers, how many items wait."""
+        ...
+
+    def resize(self, explorers: int) -> None:
+        """So many explorers from now on."""
+        ...
+
+    def close(self) -> None: ...
+
+    def state(self) -> State: ...
+
+    def restore(self, state: State) -> None: ...
+
+
+class Elsewhere(NamedTuple):
+    """Stands where a local run has its environment."""
+
+    spec: EnvSpec
+    fleet: Fleet
+
+    def close(self) -> None:
+        self.fleet.close()
+
+
+class Receiver:
+    """Fleet -> Learner. Takes an item only when it is asked to: while updates are owed, the queue fills and explorers
+    wait; and it waits for no explorer in particular."""
+
+    def __init__(self, learner: Learner, fleet: Fleet, env: Env, max_lag: int | None) -> None:
+        self.sink, self.fleet, self.max_lag = learner, fleet, max_lag
+        self.agent, self.env = learner.agent, Elsewhere(env.spec, fleet)
+        own = faults_of(env)
+        self.faults = Faults(own.name, own.most)
+        self.lost: dict[tuple[int, int], int] = {}  # rows lost, as each life of an explorer told last
+        keep = getattr(learner.buffer, "seen", None)
+        self.seams = Seams(learner, keep if isinstance(keep, Frames) else None, hold=not fleet.lockstep)
+        self.told = -1  # the version published last
+        self.rows_dropped = 0
+
+    def step(self, at: Progress) -> LogData:
+        """Publishes what has been learned, and takes the next item; nothing where none came in time."""
+        self.publish(at)
+        began = perf_counter()
+        packet = self.fleet.pull(PATIENCE)
+        wait = perf_counter() - began
+        if packet is None or not self.fleet.account.take(packet.origin):
+            return LogData("collect", at, {"wait": wait})
+        item = read(packet.body)
+        lag = at.opt_steps - item.origin.version
+        valid = int(item.rows.valid.sum())
+        if self.max_lag is not None and lag > self.max_lag:
+            self.fleet.account.stale += 1
+            self.rows_dropped += valid
+        else:
+            self.hand(item, at)
+        self.note(item)
+        first = item.origin.explorer * self.env.spec.slots
+        episodes = tuple(e._replace(slot=first + e.slot) for e in item.episodes)
+        now = at._replace(env_steps=at.env_steps + valid, episodes=at.episodes + len(episodes))
+        return LogData("collect", now, {"wait": wait, "lag": float(lag)}, episodes)
+
+    def publish(self, at: Progress) -> None:
+        """Each version once; in lockstep always, for knobs and statistics change without one."""
+        if at.opt_steps != self.told or self.fleet.lockstep:
+            self.fleet.publish(self.agent.command(at))
+            self.told = at.opt_steps
+
+    def hand(self, item: Item, at: Progress) -> None:
+        """Rows to the Learner, as many at once as its buffer takes."""
+        buffer = self.sink.buffer
+        if not buffer.fresh:
+            self.seams.push(item, at)
+            return
+        if isinstance(buffer, RolloutBuffer) and len(item.rows.reward) == buffer.horizon and not buffer.ring.pushed:
+            buffer.push_rows(item.rows, ops.map_tree(lambda x: x.clone(), item.ahead))
+            return
+        Seams(self.sink, hold=False).push(item, at)  # an item of its own needs no seam
+
+    def note(self, item: Item) -> None:
+        """What went wrong in the environments of an explorer elsewhere."""
+        self.faults.add(list(item.about.get("failures", [])))
+        self.faults.logged += item.about.get("logged", [])
+        life = item.origin.explorer, item.origin.incarnation
+        lost = int(item.about.get("rows_lost", 0))
+        self.faults.rows_lost += lost - self.lost.get(life, 0)
+        self.lost[life] = lost
+
+    def numbers(self) -> Mapping[str, float]:
+        """What is recorded beside averages."""
+        own = {"fleet/rows_dropped": float(self.rows_dropped), **self.fleet.numbers()}
+        return {**self.faults.numbers(), **self.fleet.account.numbers(), **own}
+
+    def line(self) -> str:
+        return self.fleet.account.line()
+
+    def state(self) -> State:
+        own = State({}, {"rows_dropped": self.rows_dropped})
+        parts = {"own": own, "account": self.fleet.account.state(), "fleet": self.fleet.state()}
+        return join({**parts, "seams": self.seams.state()})
+
+    def restore(self, state: State) -> None:
+        self.rows_dropped = int(under(state, "own").scalars["rows_dropped"])
+        self.fleet.account.restore(under(state, "account"))
+        self.fleet.restore(under(state, "fleet"))
+        self.seams.restore(under(state, "seams"))
+        self.told = -1

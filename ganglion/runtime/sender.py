@@ -1,0 +1,83 @@
+"""The sink of an Explorer elsewhere: gathers rows into items; and an item as it is read again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+
+from ganglion import ops
+from ganglion.buffers.storage import RowRing, row_of, tree_of
+from ganglion.core import Episode, Obs, Origin, Past, Progress, Row, State, under
+from ganglion.runtime.parcel import PLAIN, Bytes, Codec, Room, pack, unpack
+
+MOST_ROWS = 256  # of an item whose rows are small
+
+
+class Lot(NamedTuple):
+    """How much is an item: so many rows, or, with 0, as many as make `least` bytes."""
+
+    rows: int = 0
+    least: int = 1 << 16
+    codec: Codec = PLAIN
+
+
+class Item(NamedTuple):
+    """Consecutive rows of one explorer, what follows them, and what else happened on the way."""
+
+    origin: Origin
+    rows: Row  # [T, B, ...]
+    ahead: tuple[Obs, Past]
+    episodes: tuple[Episode, ...]
+    about: Mapping[str, Any]
+
+
+class Sender:
+    """Keeps rows until there are enough for an item."""
+
+    def __init__(self, lot: Lot, origin: Origin) -> None:
+        self.lot, self.origin = lot, origin
+        self.ring: RowRing | None = None
+        self.ahead: tuple[Obs, Past] | None = None
+
+    def push(self, row: Row, ahead: tuple[Obs, Past], at: Progress) -> None:
+        if self.ring is None:
+            size = sum(leaf.nbytes for leaf in ops.leaves(row))
+            rows = self.lot.rows or min(max(-(-self.lot.least // max(size, 1)), 1), MOST_ROWS)
+            self.ring = RowRing(rows, torch.device("cpu"), block=rows)
+        self.ring.push(row)
+        self.ahead = ahead
+
+    @property
+    def full(self) -> bool:
+        return self.ring is not None and self.ring.pushed == self.ring.length
+
+    @property
+    def empty(self) -> bool:
+        return self.ring is None or self.ring.pushed == 0
+
+    def seal(self, episodes: list[Episode], about: Mapping[str, Any], room: Room | None = None) -> tuple[Bytes, Origin]:
+        """The item as bytes, and its origin; the next one begins."""
+        assert self.ring is not None and self.ahead is not None
+        obs, past = self.ahead
+        ahead = {"obs": obs, "start": past.start, "memory": past.memory}
+        tensors = ops.flatten_names({"rows": self.ring.rows, "ahead": ahead})
+        played = [[e.slot, float(e.total), float(e.length), numbers(e.info), e.many] for e in episodes]
+        parcel = pack({"origin": list(self.origin), "episodes": played, **about}, tensors, self.lot.codec, room)
+        sent, self.origin = self.origin, self.origin._replace(sequence=self.origin.sequence + 1)
+        self.ring.pushed = 0
+        return parcel, sent
+
+
+def numbers(info: Mapping[str, float]) -> dict[str, float]:
+    return {name: float(value) for name, value in info.items()}
+
+
+def read(body: Any) -> Item:
+    """The item that was sealed; its tensors are views of the bytes."""
+    about, tensors = unpack(body)
+    rows, ahead = row_of(under(State(tensors), "rows").tensors), tree_of(under(State(tensors), "ahead").tensors)
+    played = tuple(Episode(*episode) for episode in about.pop("episodes"))
+    past = Past(ahead["memory"], ahead["start"])
+    return Item(Origin(*about.pop("origin")), rows, (ahead["obs"], past), played, about)

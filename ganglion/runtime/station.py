@@ -1,0 +1,99 @@
+"""A Station: an Explorer with an Agent and an environment of its own, away from the Learner."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import perf_counter, sleep
+from typing import Any, NamedTuple, Protocol
+
+from ganglion.config import RunConfig
+from ganglion.core import Episode, Origin, Progress, Weights
+from ganglion.runtime.build import build_agent, build_env
+from ganglion.runtime.explorer import Explorer
+from ganglion.runtime.parcel import Bytes, Room
+from ganglion.runtime.sender import Lot, Sender
+from ganglion.runtime.streams import derive
+
+PLAYER = "main"
+NAP = 0.002  # seconds between two looks for the first weights
+
+
+class Board(Protocol):
+    """Where weights are found: the weights plane of a Broker."""
+
+    def latest(self, player: str, newer_than: int) -> Weights | None: ...
+
+
+class Place(NamedTuple):
+    """Which explorer of a run this is, and how often it has been started anew."""
+
+    explorer: int
+    incarnation: int
+
+    def seed(self, seed: int) -> int:
+        """Of all its random streams; the first explorer's is the run's own, so that alone it repeats a local run."""
+        return seed if self == (0, 0) else derive(seed, f"explorer/{self.explorer}/{self.incarnation}")
+
+
+class Station:
+    """Walks its slots with the newest weights it can find, and makes items of what happens."""
+
+    def __init__(self, cfg: RunConfig, lot: Lot, board: Board, lockstep: bool = False) -> None:
+        self.cfg, self.lot, self.board, self.lockstep = away(cfg), lot, board, lockstep
+        self.env = build_env(self.cfg)
+        self.agent = build_agent(self.cfg, self.env.spec)
+        self.version = -1  # of the weights it acts with
+        self.gone: Callable[[], bool] = lambda: False  # whether nobody waits for items any more
+
+    def begin(self, place: Place) -> None:
+        """Takes a place; its slots start from a reset."""
+        if not self.lockstep:
+            self.agent.algo.share = place.explorer, max(self.cfg.fleet.explorers, place.explorer + 1)
+        processor = self.cfg.algo.recipe().processor.build()
+        self.sender = Sender(self.lot, Origin(PLAYER, *place, sequence=0, version=-1))
+        self.explorer = Explorer(self.agent, self.env, processor, self.sender, place.seed(self.cfg.run.seed))
+
+    def item(self, room: Room | None = None) -> tuple[Bytes, Origin] | None:
+        """Walks until there is an item; None where nobody waits for it any more."""
+        began, episodes = perf_counter(), list[Episode]()
+        while not (self.sender.full or self.gone()):
+            if not self.obey():
+                sleep(NAP)
+                continue
+            if self.sender.empty:  # an item's version is the oldest in it
+                self.sender.origin = self.sender.origin._replace(version=self.version)
+            episodes += self.explorer.step(Progress()).episodes
+        if not self.sender.full:
+            return None
+        faults = self.explorer.faults
+        failures, faults.fresh = faults.fresh, []
+        logged, faults.logged = faults.logged, []
+        told = {"failures": failures, "logged": logged, "rows_lost": faults.rows_lost}
+        return self.sender.seal(episodes, {**told, "seconds": perf_counter() - began}, room)
+
+    def obey(self) -> bool:
+        """Takes over newer weights, in lockstep whatever is there; whether it has any."""
+        weights = self.board.latest(PLAYER, -1 if self.lockstep else self.version)
+        if weights is not None:
+            self.agent.obey(weights)
+            self.version = weights.version
+        return self.version >= 0
+
+    def close(self) -> None:
+        self.env.close()
+
+
+def away(cfg: RunConfig) -> RunConfig:
+    """The config of an explorer elsewhere: it acts on the CPU."""
+    return cfg.model_copy(update={"run": cfg.run.model_copy(update={"device": "cpu"})})
+
+
+def light(env: Any) -> Any:
+    """An environment's config without worker processes, unless they were asked for: explorers are processes."""
+    return env.model_copy(update={"workers": 0}) if getattr(env, "workers", None) == "auto" else env
+
+
+def modules(cfg: RunConfig) -> list[str]:
+    """The user's own modules that a config needs."""
+    names = {type(part).__module__ for part in (cfg.algo, cfg.env)}
+    return sorted(name for name in names if name != "__main__" and not name.startswith("ganglion."))

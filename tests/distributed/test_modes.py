@@ -1,0 +1,95 @@
+"""Explorers through a broker: in lockstep a run equals a local one; in threads every item is accounted for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ganglion.config import RunConfig
+from ganglion.runtime.build import build
+from ganglion.runtime.fleets import Threads
+from ganglion.runtime.receiver import Receiver
+from ganglion.runtime.run import Run
+from ganglion.runtime.station import Station
+from ganglion.runtime.trainer import Trainer
+from tests.equal.runs import SORTS, config, fingerprint, finish
+
+EAGER = {"log": {"writers": []}, "eval": "never", "save": "never"}
+
+
+def trainer(sort: str, mode: str, steps: int, **fleet: Any) -> Trainer:
+    run = {"mode": mode, "fast": "eager"}
+    given = {**SORTS[sort], **EAGER, "train": {"budget": f"{steps} steps"}, "run": run, "fleet": fleet}
+    return build(RunConfig.model_validate(given))
+
+
+def trained(sort: str, mode: str, steps: int = 500, **fleet: Any) -> Trainer:
+    made = trainer(sort, mode, steps, **fleet)
+    for _ in made():
+        pass
+    made.explorer.env.close()
+    return made
+
+
+@pytest.mark.parametrize("sort", sorted(SORTS))
+def test_sync_equals_local(sort: str) -> None:
+    local, sync = trained(sort, "local"), trained(sort, "sync")
+    assert sync.at[:3] == local.at[:3] and sync.at.opt_steps > 0
+    assert fingerprint(sync.learner.agent.state()) == fingerprint(local.learner.agent.state())
+    assert fingerprint(sync.learner.state()) == fingerprint(local.learner.state())
+
+
+def test_a_sync_run_resumes_exactly(tmp_path: Path) -> None:
+    sync = {"mode": "sync", "fast": "eager"}
+    whole = finish(Run.create(config("dqn", tmp_path / "a", run={**sync, "dir": str(tmp_path / "a")})))
+    left = Run.create(config("dqn", tmp_path / "b", run={**sync, "dir": str(tmp_path / "b")}))
+    for log in left.stream():
+        if log.kind == "save" and log.at.env_steps > 400:
+            break
+    again = finish(Run.open(tmp_path / "b"))
+    assert fingerprint(again.trainer.learner.state()) == fingerprint(whole.trainer.learner.state())
+    assert again.trainer.explorer.line().startswith(
+        f"{whole.trainer.explorer.numbers()['fleet/received']:.0f} items: 0 lost, 0 dup"
+    )
+
+
+@pytest.mark.parametrize("sort", ["dqn", "frames", "ppo", "recurrent", "sac"])
+def test_threads_learn_and_account_for_every_item(sort: str) -> None:
+    made = trained(sort, "threads", 1_000, explorers=3, item=2_000)
+    told = made.explorer.numbers()
+    assert made.at.env_steps >= 1_000 and made.at.opt_steps > 0 and made.at.episodes >= 0
+    assert told["fleet/received"] > 0 and told["fleet/lost"] == told["fleet/duplicated"] == 0
+    assert told["fleet/explorers"] == 3
+
+
+def test_more_and_fewer_explorers_while_it_runs() -> None:
+    made = trainer("dqn", "threads", 3_000, explorers=1, item=1_000)
+    assert isinstance(made.explorer, Receiver) and isinstance(made.explorer.fleet, Threads)
+    seen: dict[int, int] = {}
+    for log in made():
+        if log.at.env_steps > 800 and made.explorer.fleet.wanted == 1:
+            made.explorer.fleet.resize(3)
+    seen = {source.explorer: count for source, count in made.explorer.fleet.account.next.items()}
+    made.explorer.fleet.resize(1)
+    assert set(seen) == {0, 1, 2} and made.explorer.numbers()["fleet/explorers"] == 1
+    made.explorer.env.close()
+    assert made.explorer.numbers()["fleet/lost"] == 0
+
+
+def test_items_that_are_too_old_are_dropped_and_counted() -> None:
+    made = trained("sac", "threads", 1_500, explorers=2, item=500, max_lag=0)
+    told = made.explorer.numbers()
+    assert told["fleet/stale"] > 0 and told["fleet/rows_dropped"] > 0 and told["fleet/lost"] == 0
+
+
+def test_what_goes_wrong_in_a_thread_is_told_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(station: Station) -> None:
+        raise RuntimeError("the world is flat")
+
+    monkeypatch.setattr(Station, "item", broken)
+    made = trainer("dqn", "threads", 500, explorers=1)
+    with pytest.raises(RuntimeError, match="the world is flat"):
+        next(made())
+    made.explorer.env.close()

@@ -1,0 +1,153 @@
+"""Explorers as Ray actors, for real: training, death, stillness, resuming; and who can reach them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import pytest
+
+from ganglion.config import RunConfig
+from ganglion.errors import UserError
+from ganglion.runtime import cluster
+from ganglion.runtime.build import build
+from ganglion.runtime.cluster import Site, check_open, join_ray, leave_ray
+from ganglion.runtime.coordinator import Coordinator
+from ganglion.runtime.receiver import Receiver
+from ganglion.runtime.run import Run
+from ganglion.runtime.trainer import Trainer
+from tests.distributed.sockets import listening
+from tests.equal.runs import SORTS, config
+
+EAGER = {"log": {"writers": []}, "eval": "never", "save": "never"}
+
+
+@pytest.fixture(scope="module")
+def ray() -> Iterator[Any]:
+    if find_spec("ray") is None:
+        pytest.skip("needs the package ray: pip install 'ganglion[ray]'")
+    yield join_ray(Site(processes=3))[0]
+    leave_ray()
+
+
+def trainer(sort: str, steps: int, **fleet: Any) -> tuple[Trainer, Coordinator]:
+    run = {"mode": "ray", "fast": "eager"}
+    given = {**SORTS[sort], **EAGER, "train": {"budget": f"{steps} steps"}, "run": run, "fleet": fleet}
+    made = build(RunConfig.model_validate(given))
+    assert isinstance(made.explorer, Receiver) and isinstance(made.explorer.fleet, Coordinator)
+    return made, made.explorer.fleet
+
+
+@pytest.mark.parametrize(("sort", "shared"), [("dqn", False), ("ppo", True), ("sac", True)])
+def test_it_learns_and_accounts_for_every_item(ray: Any, sort: str, shared: bool) -> None:
+    """Through shared memory, or through Ray's objects as between machines."""
+    made, fleet = trainer(sort, 1_200, explorers=2, spares=0, item=4_000, shared=shared)
+    lags = [log.metrics["lag"] for log in made() if "lag" in log.metrics]
+    told = made.explorer.numbers()  # type: ignore[union-attr]
+    near = {member.near for member in fleet.members.values() if member.starting is None}
+    made.explorer.env.close()
+    assert near == {shared}
+    assert made.at.env_steps >= 1_200 and made.at.opt_steps > 0
+    assert told["fleet/lost"] == told["fleet/duplicated"] == 0 and told["fleet/received"] == len(lags)
+    assert min(lags) >= 0 and not Path(fleet.folder).exists() and ray.is_initialized()
+
+
+def test_one_is_killed_and_one_stands_still(ray: Any) -> None:
+    """Nothing that was handed over is lost or taken twice, nobody waits for the one that stands still, and another
+    takes the dead one's place."""
+    made, fleet = trainer("dqn", 10**9, explorers=2, spares=1, item=4_000)
+    stream = made()
+
+    def until(reached: Any, seconds: float = 60) -> None:
+        ends = monotonic() + seconds
+        while not reached():
+            next(stream)
+            assert monotonic() < ends
+
+    count = lambda: fleet.account.received  # noqa: E731
+    until(lambda: len(fleet.account.next) == 2 and count() > 6 and fleet.waiting)
+    os.kill(fleet.members[1].pid, signal.SIGKILL)
+    until(lambda: len(fleet.recoveries) == 1)
+    assert fleet.members[1].incarnation == 1 and fleet.account.restarts == 1 and fleet.account.in_flight <= fleet.ahead
+    still, before = fleet.members[0].pid, count()
+    os.kill(still, signal.SIGSTOP)
+    until(lambda: count() > before + 10)
+    os.kill(still, signal.SIGCONT)
+    seen = fleet.account.next[("main", 0, 0)]  # type: ignore[index]
+    until(lambda: fleet.account.next[("main", 0, 0)] > seen + 2)  # type: ignore[index]
+    fleet.resize(1)
+    assert made.explorer.numbers()["fleet/explorers"] == 1  # type: ignore[union-attr]
+    made.explorer.env.close()
+    assert fleet.account.lost == fleet.account.duplicated == 0
+    assert max(fleet.recoveries) < 30  # seconds; on a quiet machine a spare takes over in less than one
+
+
+def test_a_run_is_saved_and_continued(ray: Any, tmp_path: Path) -> None:
+    given = {"run": {"mode": "ray", "fast": "eager", "dir": str(tmp_path / "run")}}
+    fleet = {"explorers": 1, "spares": 0, "item": 2_000}
+    left = Run.create(config("dqn", tmp_path / "run", 700, fleet=fleet, **given))
+    for log in left.stream():
+        if log.kind == "save":
+            break
+    left.close()
+    again = Run.open(tmp_path / "run")
+    scores = [log for log in again.stream() if log.kind == "evaluate"]
+    again.close()
+    assert scores[-1].at.opt_steps == again.trainer.at.opt_steps  # of the agent as it is in the end
+    assert len(scores[-1].episodes) == 4 and again.checkpoints.best() is not None
+    assert again.trainer.at.env_steps >= 700 and again.received is not None
+    told = again.received.numbers()
+    assert told["fleet/lost"] == told["fleet/duplicated"] == 0
+    assert [source.incarnation for source in again.received.fleet.account.next] == [1]
+    assert "0 lost, 0 duplicated" in again.summary()["Items"]
+
+
+def test_an_explorer_that_cannot_start_says_why(ray: Any) -> None:
+    made, fleet = trainer("dqn", 500, explorers=1, spares=0)
+    wrong = fleet.brief._replace(config="algo: nosuch\nenv: {kind: toy, id: chain}\n")
+    fleet.waiting.append(fleet.actor.remote([*wrong]))
+    with pytest.raises(UserError, match="nosuch"):
+        for _ in made():
+            pass
+    made.explorer.env.close()
+
+
+# ------------------------------------------------------------ who can reach it
+
+
+def test_nothing_listens_beyond_loopback(ray: Any) -> None:
+    found = listening()
+    assert len(found) >= 3  # Ray's own servers are there
+    assert {host for host, _ in found} <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}, found
+
+
+def test_the_token_is_a_secret(ray: Any) -> None:
+    file = Path(os.environ["RAY_AUTH_TOKEN_PATH"])
+    assert os.environ["RAY_AUTH_MODE"] == "token" and len(file.read_text()) == 64
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600 and stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+    assert file.read_text() not in Path("/proc/self/cmdline").read_text()
+
+
+@pytest.mark.parametrize(
+    "site", [Site(host="0.0.0.0"), Site(address="10.0.0.7:6379"), Site(address="ray://head:10001")]
+)
+def test_it_refuses_to_be_reached_without_a_token(site: Site) -> None:
+    name = "address" if site.address else "host"
+    for environ in ({}, {"RAY_AUTH_MODE": "disabled", "RAY_AUTH_TOKEN": "x"}, {"RAY_AUTH_MODE": "token"}):
+        with pytest.raises(UserError, match=rf"fleet\.{name}: .* no token"):
+            check_open(site, environ)
+    check_open(site, {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": "/some/file"})
+    check_open(Site(), {})
+    check_open(Site(address="127.0.0.1:6379"), {})
+
+
+def test_without_the_package_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "ray", None)
+    with pytest.raises(UserError, match=r"run\.mode: ray needs the package ray"):
+        cluster.import_ray()

@@ -1,0 +1,126 @@
+"""Seams: whatever the order of items, nothing is ever learned across two streams."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from ganglion import load_config, ops
+from ganglion.buffers import Fold, PrioritisedConfig, ReplayConfig
+from ganglion.buffers.frames import Frames, Stack
+from ganglion.core import Origin, Past, Progress, Row
+from ganglion.runtime.broker import LocalBroker
+from ganglion.runtime.seams import Seams
+from ganglion.runtime.sender import Item, Lot, Sender, read
+from ganglion.runtime.station import Place, Station
+
+B, CPU, GAMMA = 2, torch.device("cpu"), 0.5
+ENDS = 7  # rows of an episode, its dead row included
+
+
+class World:
+    """An explorer whose observations say where they were made: [explorer, row, three frames]."""
+
+    def __init__(self, explorer: int, rows: int) -> None:
+        self.explorer, self.t = explorer, 0
+        self.sender = Sender(Lot(rows), Origin("main", explorer, 0, 0, 0))
+
+    def obs(self, t: int) -> torch.Tensor:
+        first = t - t % ENDS
+        frames = [max(t - k, first) for k in (2, 1, 0)]
+        return torch.tensor([[self.explorer * 1000.0 + f for f in frames]] * B)
+
+    def item(self) -> Item:
+        while not self.sender.full:
+            t = self.t % ENDS
+            flag = lambda on: torch.full((B,), on)  # noqa: E731
+            reward = torch.full((B,), float(self.t)) * (t != ENDS - 1)
+            row = Row(
+                self.obs(self.t), torch.zeros(B), reward, flag(t == ENDS - 2),
+                flag(False), flag(t != ENDS - 1), flag(t == 0), {}, (),
+            )  # fmt: skip
+            self.t += 1
+            self.sender.push(row, (self.obs(self.t), Past((), flag(self.t % ENDS == 0)[None])), Progress())
+        return read(self.sender.seal([], {})[0])
+
+
+class Memory(list):  # type: ignore[type-arg]
+    def push(self, row: Row, ahead: object, at: Progress) -> None:
+        self.append(row)
+
+
+@pytest.mark.parametrize("stacked", [False, True])
+@pytest.mark.parametrize("order", ["0101010101", "0011100101", "0000000000"])
+@pytest.mark.parametrize("n", [1, 3])
+def test_every_sample_is_of_one_stream(n: int, order: str, stacked: bool) -> None:
+    seen = Frames({"": Stack(0, 1, 3)}, B, CPU) if stacked else None
+    cfg = ReplayConfig(capacity=400, batch=512)
+    buffer = cfg.build(Fold(n, GAMMA, 1), False, B, CPU, *([seen] if seen else []))
+    seams, worlds = Seams(buffer, seen), [World(0, 5), World(1, 4)]
+    for name in order:
+        seams.push(worlds[int(name)].item(), Progress())
+    got = buffer.take(torch.rand(512, dtype=torch.float64, generator=torch.Generator().manual_seed(0)), Progress())
+    live = got.weight[0] > 0
+    t, obs, after = got.data, got.data.obs[0], ops.at(got.data.next_obs, got.data.ahead)[0]
+    assert live.sum() > 200
+    steps = after[live, -1] - obs[live, -1]
+    assert ((steps >= 1) & (steps <= n)).all()  # the same explorer, a few rows on
+    for i in live.nonzero().flatten().tolist():
+        explorer, row = divmod(int(obs[i, -1]), 1000)
+        count = int(after[i, -1] - obs[i, -1])
+        assert torch.equal(obs[i], worlds[explorer].obs(row)[0]) and torch.equal(
+            after[i], worlds[explorer].obs(row + count)[0]
+        )
+        assert t.reward[0, i] == sum(GAMMA**k * (row + k) for k in range(count))
+        ended = (row + count) % ENDS == ENDS - 1
+        assert t.discount[0, i] == (0 if ended else GAMMA**count)
+        assert count == n or ended or order != "0000000000"
+
+
+def test_a_stream_that_goes_on_is_not_touched() -> None:
+    kept, world = Memory(), World(0, 5)
+    seams = Seams(kept)
+    for _ in range(4):
+        seams.push(world.item(), Progress())
+    assert [int(row.obs[0, -1]) for row in kept] == list(range(19))  # the last one waits
+    assert not any(bool(row.truncated.any()) for row in kept)
+
+
+def test_what_waits_is_saved() -> None:
+    kept, world, other = Memory(), World(0, 5), World(1, 5)
+    seams = Seams(kept)
+    seams.push(world.item(), Progress())
+    again = Seams(kept)
+    again.restore(seams.state())
+    again.push(other.item(), Progress())
+    rows = [(int(row.obs[0, -1]), bool(row.valid[0]), bool(row.truncated[0])) for row in kept]
+    assert rows[3:7] == [(3, True, False), (4, True, True), (5, False, False), (1000, True, False)]
+
+
+def test_beside_a_seam_a_row_is_as_urgent_as_the_most_urgent() -> None:
+    """Nobody has said what follows it: its error is not known."""
+    cfg = PrioritisedConfig(capacity=400, initial="error", alpha=1.0)
+    buffer = cfg.build(Fold(1, GAMMA, 1), False, B, CPU)
+    seams = Seams(buffer)
+    for explorer in (0, 1):
+        item = World(explorer, 4).item()
+        known = {"q": torch.full((4, B), 0.5), "value": torch.zeros(4, B)}
+        seams.push(item._replace(rows=item.rows._replace(reward=torch.ones(4, B), extras=known)), Progress())
+    buffer.largest.fill_(9.0)
+    seams.cut(Progress())
+    mass = buffer.tree.mass[: buffer.ring.pushed * B].view(-1, B)[:, 0]
+    inside, last = 0.5 + cfg.floor, [1.0, 9.0]  # the first cut came when the largest was 1
+    torch.testing.assert_close(
+        mass, torch.tensor([*[inside] * 3, last[0], 0, *[inside] * 3, last[1], 0]).double(), rtol=1e-6, atol=1e-6
+    )
+
+
+def test_stations_divide_the_ladder() -> None:
+    settings = ["algo={kind: dqn, ladder: 7}", "env={kind: toy, id: identity, slots: 2}", "fleet.explorers=3"]
+    cfg, shares = load_config(None, settings), []
+    for explorer in (0, 2, 4):
+        station = Station(cfg, Lot(4), LocalBroker(1))
+        station.begin(Place(explorer, 0))
+        shares.append(station.agent.algo.share)
+        station.close()
+    assert shares == [(0, 3), (2, 3), (4, 5)]

@@ -1,0 +1,124 @@
+"""Two learners, in two processes, that make the update of one with all the rows."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from ganglion import ops
+from ganglion.errors import UserError
+from ganglion.fast.compile import can_compile
+from ganglion.ops.together import Learners, together
+from ganglion.runtime.learners import Group
+from tests.docs.blocks import ROOT
+from tests.learners.pair import CASES, learned
+
+
+def pair(folder: Path, *words: str) -> list[dict[str, Tensor]]:
+    """What two processes were left with."""
+    assert started(folder, *words) == [0, 0]
+    return [load_file(folder / f"{rank}.safetensors") for rank in range(2)]
+
+
+def started(folder: Path, *words: str) -> list[int]:
+    """How two processes ended."""
+    folder.mkdir(parents=True, exist_ok=True)
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    what, *more = words
+    command = [sys.executable, "-m", "tests.learners.pair", what]
+    outs = [folder / f"{rank}.safetensors" for rank in range(2)]
+    both = [
+        subprocess.Popen([*command, str(rank), "2", str(folder / "meet"), str(out), *more], cwd=ROOT, env=env)
+        for rank, out in enumerate(outs)
+    ]
+    return [process.wait(200) for process in both]
+
+
+@pytest.fixture(scope="module")
+def halves(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Tensor]]:
+    return pair(tmp_path_factory.mktemp("pair"), "half")
+
+
+def check(
+    name: str, found: list[dict[str, Tensor]], whole: dict[str, Tensor], rtol: float = 1e-6, atol: float = 0
+) -> None:
+    for rank in found:
+        mine = {k.partition("/")[2]: v for k, v in rank.items() if k.startswith(f"{name}/")}
+        assert mine.keys() == whole.keys()
+        for key, value in whole.items():
+            scale = float(value.abs().max()) if value.is_floating_point() and value.numel() else 1.0
+            torch.testing.assert_close(
+                mine[key], value, rtol=rtol, atol=max(rtol * scale, atol, 1e-12), msg=f"{name} {key}"
+            )
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_two_learners_with_a_part_each_are_one_with_the_whole(name: str, halves: list[dict[str, Tensor]]) -> None:
+    """Also where most rows of one do not count, with normalised advantages, priority weights and clipped gradients."""
+    before = torch.get_default_dtype()
+    try:
+        check(name, halves, learned(name, None))
+    finally:
+        torch.set_default_dtype(before)
+
+
+def test_both_are_the_same_to_the_bit(halves: list[dict[str, Tensor]]) -> None:
+    one, two = halves
+    assert all(torch.equal(one[k], two[k]) for k in one if "/metric" not in k)
+
+
+@pytest.mark.skipif(not can_compile(), reason="this torch cannot compile an update with its gradients")
+def test_an_update_of_two_learners_is_one_graph(tmp_path: Path) -> None:
+    """Collectives included. aot_eager traces all that inductor would."""
+    before = torch.get_default_dtype()
+    try:
+        found = pair(tmp_path, "half", "compile")
+        check("ppo", found, learned("ppo", None, "single"), rtol=2e-4, atol=1e-5)
+    finally:
+        torch.set_default_dtype(before)
+
+
+def test_learners_with_worlds_of_their_own_stay_one(tmp_path: Path) -> None:
+    """Over whole runs: statistics of normalisers are those of all rows, phases end early together."""
+    one, two = pair(tmp_path, "run")
+    for rank in range(2):
+        waiting = (tmp_path / f"{rank}.net").read_text().split()
+        assert set(waiting) == {"0100007F"}, "nothing listens beyond this machine"
+    for key in one:
+        if "scale/total" not in key and not key.endswith("/at"):  # running returns belong to slots
+            assert torch.equal(one[key], two[key]), key
+    for name in ("ppo", "dqn"):
+        (begun, *here), (none, *there) = one[f"{name}/at"].tolist(), two[f"{name}/at"].tolist()
+        assert begun > 50 and none == 0 and here[:2] == there[:2], "one begins where the other is"
+        steps = here[0]
+        slots = 4 if name == "dqn" else 3
+        assert 1500 <= steps < 1600 and steps <= begun + 3 * here[2] + slots * there[2] < 1.2 * steps
+    rows = one["dqn/model/encoder.norm.moments.count"]
+    assert rows == one["dqn/at"][1], "statistics are of all rows"
+
+
+def test_all_stop_when_one_is_told_to_and_hear_when_one_is_lost(tmp_path: Path) -> None:
+    codes = started(tmp_path, "lost")
+    assert codes == [0, 0]
+    assert load_file(tmp_path / "0.safetensors").keys() == {"heard"}
+
+
+def test_alone_a_mean_is_a_mean() -> None:
+    x, valid = torch.randn(4, 3), torch.rand(4, 3) > 0.5
+    torch.testing.assert_close(ops.masked_mean(x, valid), x[valid].mean())
+    twice = Learners(2, lambda both: 2 * both)  # somebody else with the same rows
+    with together(twice):
+        torch.testing.assert_close(ops.masked_mean(x, valid), x[valid].mean())
+    assert ops.masked_mean(x, torch.zeros_like(valid)) == 0
+
+
+def test_a_learner_that_is_none_of_them(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="learner 2 of 2: should be between 0 and 1"):
+        Group(2, 2, tmp_path / "meet")
