@@ -19,6 +19,7 @@ from ganglion.config import Share, linear, register
 from ganglion.core import Obs, Past, Progress, Row, Sample, State, Transition, join, under
 from ganglion.errors import UserError
 from ganglion.ops.returns import windows
+from ganglion.ops.together import least, several
 
 
 @register("buffer", "prioritised")
@@ -93,7 +94,10 @@ class Prioritised(Replay):
     def take(self, uniform: Tensor, at: Progress) -> Sample[Transition]:
         """Draws one sequence from each equal share of the mass; weights correct for being drawn too often."""
         index, mass = self.tree.find(self.here(uniform), spread=True)
-        if self.code:
+        if several():  # each draws by the shares of its own mass, and all scale weights by the largest of any
+            mass /= self.tree.total
+            mass /= least(mass.min())
+        elif self.code:
             self.code.over_least(mass.data_ptr(), len(mass))
         else:
             mass /= mass.min()

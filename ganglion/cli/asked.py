@@ -22,6 +22,7 @@ def config_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--env", metavar="ID", help="the environment: a gymnasium id, or KIND:ID of another kind")
     parser.add_argument("--mode", metavar="MODE", help="where explorers are: short for run.mode=MODE")
     parser.add_argument("--explorers", metavar="N", help="how many, elsewhere: short for fleet.explorers=N")
+    parser.add_argument("--seeds", type=int, metavar="N", help="N runs, with seeds from run.seed on; trained together")
     import_argument(parser)
 
 
@@ -46,7 +47,21 @@ def asked_cases(args: argparse.Namespace) -> list[RunConfig]:
     placed += [f"fleet.explorers={args.explorers}"] if args.explorers else []
     if source is None and not named and not overrides:
         raise UserError("nothing to train. Try: ganglion train cartpole/dqn, or ganglion list zoo")
-    return cases(source, [*named, *placed, *overrides], args.imports)
+    found = cases(source, [*named, *placed, *overrides], args.imports)
+    return found if args.seeds is None else seeded(found, args.seeds)
+
+
+def seeded(configs: list[RunConfig], count: int) -> list[RunConfig]:
+    """Each config with `count` seeds from its own on, named by them."""
+    if not 2 <= count <= 1_024:
+        raise UserError(f"--seeds should be between 2 and 1024, got {count}.")
+    return [one_seed(config, config.run.seed + k) for config in configs for k in range(count)]
+
+
+def one_seed(config: RunConfig, seed: int) -> RunConfig:
+    name, folder = f"{config.title}-seed={seed}", config.run.dir and f"{config.run.dir}/seed={seed}"
+    run = config.run.model_copy(update={"seed": seed, "name": name[:200], "dir": folder})
+    return config.model_copy(update={"run": run})
 
 
 def split(words: list[str]) -> tuple[str | None, list[str]]:

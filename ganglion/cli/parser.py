@@ -26,6 +26,7 @@ examples:
   ganglion train cartpole/dqn                       a preset of the zoo
   ganglion train cartpole/dqn algo.lr=3e-4 run.seed=1
   ganglion train my.yaml env.slots=16               a file of your own, one setting changed
+  ganglion train cartpole/ppo --seeds 16            16 runs as one batched model: mean and 95 % interval
   ganglion train --algo ppo --env CartPole-v1 train.budget="100k steps"
   ganglion train my.yaml --import my_module         names registered by your own code
   ganglion resume runs/cartpole-dqn-20260101-120000

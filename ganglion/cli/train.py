@@ -5,6 +5,8 @@ words, [lists], {mappings: too}. A path may lead into anything shown by `ganglio
 
   ganglion train cartpole/dqn algo.net.hidden=[64,64] algo.replay.kind=prioritised
   ganglion train cartpole/dqn sweep.run.seed=[0,1,2]       three runs, one after the other
+  ganglion train cartpole/ppo --seeds 16                   16 runs as one batched model; mean and 95 % interval
+  ganglion train my.yaml sweep.algo.lr=[1e-3,3e-4] --together    the same for numbers of the algorithm
 
 Ctrl-C saves first; `ganglion resume RUN` continues exactly where it stopped.
 """
@@ -20,6 +22,7 @@ from ganglion.cli.text import say
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     config_arguments(parser)
+    parser.add_argument("--together", action="store_true", help="the runs of a sweep as one batched model (ppo, dqn)")
 
 
 def begin_early(args: argparse.Namespace) -> None:
@@ -28,13 +31,17 @@ def begin_early(args: argparse.Namespace) -> None:
         from ganglion.runtime.cluster import Site, begin_ray
 
         explorers = args.explorers if args.explorers and args.explorers.isdecimal() else "2"
-        begin_ray(Site(processes=int(explorers) + 1))
+        begin_ray(Site(processes=int(explorers)))
 
 
 def run(args: argparse.Namespace) -> int:
     begin_early(args)
     configs = asked_cases(args)
     logging.basicConfig(format="ganglion: %(message)s")
+    if args.seeds is not None or args.together:
+        from ganglion.cli import together
+
+        return together.train(configs, args.imports)
     from ganglion.cli.drive import drive
     from ganglion.runtime.run import Run
 

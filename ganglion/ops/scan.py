@@ -70,11 +70,20 @@ class _Scan(torch.autograd.Function):
     """The gradient is a scan the other way: gx[t] = g[t] + factor[t - 1] gx[t - 1], gf[t] = gx[t] y[t + 1]."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, factor: Tensor) -> Tensor:
+    def forward(x: Tensor, factor: Tensor) -> Tensor:
         fused = _fused() if x.is_cuda and x.dtype in (torch.float32, torch.float64) else None
-        y = _sweep(x, factor) if fused is None else fused(x, factor)
-        ctx.save_for_backward(factor, y)
-        return y
+        return _sweep(x, factor) if fused is None else fused(x, factor)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[1], output)
+
+    @staticmethod
+    def vmap(info: Any, axes: tuple[int | None, int | None], x: Tensor, factor: Tensor) -> tuple[Tensor, int]:
+        """Several scans are one with a further axis at the end."""
+        moved = [y[..., None] if axis is None else y.movedim(axis, -1) for y, axis in zip((x, factor), axes)]
+        y: Tensor = _Scan.apply(*torch.broadcast_tensors(*moved))  # type: ignore[no-untyped-call]
+        return y, y.dim() - 1
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:

@@ -14,6 +14,7 @@ class Learners(NamedTuple):
     """Those who make one update together, each from rows of its own."""
 
     size: int
+    rank: int  # which of them this is
     add: Callable[[Tensor], Tensor]  # the sum of what each of them says
 
 
@@ -29,6 +30,20 @@ def together(learners: Learners) -> Iterator[None]:
         yield
     finally:
         _learners = before
+
+
+def several() -> bool:
+    """Whether there are others."""
+    return _learners is not None
+
+
+def least(x: Tensor) -> Tensor:
+    """The least of what each learner says, 0-d; alone, its own."""
+    if _learners is None:
+        return x
+    said = x.new_zeros(_learners.size)
+    said[_learners.rank] = x
+    return _learners.add(said).min()
 
 
 def mean(total: Tensor, count: Tensor) -> Tensor:

@@ -67,7 +67,7 @@ class Group:
         wait = timedelta(seconds=patience)
         store = dist.FileStore(str(meet), size)  # type: ignore[attr-defined]
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=wait)
-        self.learners, self.everyone = Learners(size, self.add), list(range(size))
+        self.learners, self.everyone = Learners(size, rank, self.add), list(range(size))
         self.known: dict[int, tuple[Tensor, ...]] = {}  # statistics as all had them when they last met
 
     def __enter__(self) -> Self:

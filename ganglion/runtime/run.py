@@ -53,6 +53,7 @@ class Run:
         self.received = self.trainer.explorer if isinstance(self.trainer.explorer, Receiver) else None
         self.profile = Profile(self.trainer)
         self.offset: int | None = None  # of metrics.jsonl, where a resumed run goes on
+        self.without: tuple[str, ...] = ()  # writers that are not opened
         now = lambda: self.trainer.at  # noqa: E731
         self.writers: list[Any] = []
         self.beside = self.judge()
@@ -140,7 +141,7 @@ class Run:
     def open_writers(self) -> None:
         at, budget = self.trainer.at, self.cfg.train.budget
         info = RunInfo(self.cfg.title, self.folder, self.cfg.plain(), budget, at, self.offset)
-        self.writers.extend(writer.build(info) for writer in self.cfg.log.writers)
+        self.writers.extend(one.build(info) for one in self.cfg.log.writers if one.kind not in self.without)
 
     def __iter__(self) -> Iterator[LogData]:
         return iter(self.stream())

@@ -24,7 +24,7 @@ ALLOWED: dict[str, set[str]] = {
     "record": {"core", "config"},
     "league": {"core", "config"},
     "fast": {"core", "config"},
-    "runtime": {"core", "exchange", "config", "ops", "buffers", "envs", "record", "fast"},
+    "runtime": {"core", "exchange", "config", "ops", "nn", "buffers", "envs", "record", "fast"},
     "zoo": set(),
 }
 COMPOSERS = {"", "__main__", "cli"}  # the package's front doors may import anything

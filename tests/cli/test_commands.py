@@ -32,7 +32,10 @@ def refused(argv: list[str], capsys: Captured) -> str:
         (["trian"], "unknown command 'trian'. Accepted: train, resume, eval, play, "),
         (["trian"], "Did you mean 'train'?"),
         (["--vershun"], "unknown option '--vershun'. Accepted: --help, --version, -h. Did you mean '--version'?"),
-        (["train", "--alg", "dqn"], "unknown option '--alg'. Accepted: --algo, --env, --help, --import, -h."),
+        (
+            ["train", "--alg", "dqn"],
+            "unknown option '--alg'. Accepted: --algo, --env, --explorers, --help, --import, --mode, --seeds,",
+        ),
         (["train"], "nothing to train"),
         (["train", "--algo"], "argument --algo: expected one argument"),
         (["train", "cartpole/dqm"], "there is no preset or file 'cartpole/dqm'"),

@@ -13,12 +13,16 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from ganglion import ops
+from ganglion.buffers import Fold, PrioritisedConfig
+from ganglion.core import Past, Progress, Row
 from ganglion.errors import UserError
 from ganglion.fast.compile import can_compile
 from ganglion.ops.together import Learners, together
 from ganglion.runtime.learners import Group
 from tests.docs.blocks import ROOT
 from tests.learners.pair import CASES, learned
+
+CPU = torch.device("cpu")
 
 
 def pair(folder: Path, *words: str) -> list[dict[str, Tensor]]:
@@ -113,7 +117,7 @@ def test_all_stop_when_one_is_told_to_and_hear_when_one_is_lost(tmp_path: Path) 
 def test_alone_a_mean_is_a_mean() -> None:
     x, valid = torch.randn(4, 3), torch.rand(4, 3) > 0.5
     torch.testing.assert_close(ops.masked_mean(x, valid), x[valid].mean())
-    twice = Learners(2, lambda both: 2 * both)  # somebody else with the same rows
+    twice = Learners(2, 0, lambda both: 2 * both)  # somebody else with the same rows
     with together(twice):
         torch.testing.assert_close(ops.masked_mean(x, valid), x[valid].mean())
     assert ops.masked_mean(x, torch.zeros_like(valid)) == 0
@@ -122,3 +126,32 @@ def test_alone_a_mean_is_a_mean() -> None:
 def test_a_learner_that_is_none_of_them(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="learner 2 of 2: should be between 0 and 1"):
         Group(2, 2, tmp_path / "meet")
+
+
+def test_weights_of_two_replays_are_those_of_their_union() -> None:
+    """Each draws as many rows from its own: a row's weight goes by how often that is, and the largest of all is 1."""
+    rows, taken = torch.arange(6.0), []
+    others = torch.zeros(2, dtype=torch.float64)
+    for final in (False, True):  # first what each would say, then with what the other said
+        for rank, priorities in enumerate(([1.0, 2.0, 3.0, 4.0], [1.0, 1.0, 10.0, 20.0])):
+            cfg = PrioritisedConfig(capacity=6, batch=400, alpha=1.0, beta={"kind": "constant", "value": 1.0})
+            buffer = cfg.build(Fold(1, 0.9, 1), False, 1, CPU)
+            for x in rows:
+                flags = [torch.zeros(1, dtype=torch.bool)] * 2
+                row = Row(x.view(1, 1), x.view(1), x.view(1), *flags, ~flags[0], flags[0], {}, ())
+                buffer.push(row, (x.view(1, 1), Past((), flags[0][None])), Progress())
+            buffer.feedback(torch.arange(4), torch.tensor(priorities))
+            buffer.tree.set(torch.tensor([4]), torch.zeros(1, dtype=torch.float64))
+
+            def add(said: Tensor, rank: int = rank, final: bool = final) -> Tensor:
+                others[rank] = said[rank]
+                return others.clone() if final else said + (1 - torch.eye(2, dtype=said.dtype)[rank])
+
+            uniform = torch.rand(400, dtype=torch.float64, generator=torch.Generator().manual_seed(rank))
+            with together(Learners(2, rank, add)):
+                sample = buffer.take(uniform, Progress())
+            if final:
+                chance = torch.tensor(priorities).double() / sum(priorities)
+                taken.append((sample.weight[0].double(), 1 / chance[sample.index]))
+    weight, wanted = (torch.cat(x) for x in zip(*taken, strict=True))
+    torch.testing.assert_close(weight, wanted / wanted.max(), rtol=1e-4, atol=1e-6)

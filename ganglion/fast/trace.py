@@ -1,0 +1,71 @@
+"""A function traced to plain operations, for what a compiler cannot follow: gradients inside vmap."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from ganglion.fast.compile import OPTIONS, Compiled, Fn
+
+
+class Traced(Compiled):
+    """A function whose operations are recorded in a first call and compiled as one graph, for the shapes of that call.
+
+    Gradients are operations like others then, on any torch. The recorded call must leave nothing behind: `sparing` puts
+    back what it changed.
+    """
+
+    def __init__(self, fn: Fn, sparing: Callable[[], AbstractContextManager[None]]) -> None:
+        super().__init__(fn)
+        self.sparing = sparing
+
+    def build(self, args: tuple[Any, ...]) -> Fn:
+        from torch._inductor import compile as compiled  # imported late: both take a second
+        from torch.fx.experimental.proxy_tensor import make_fx
+
+        leaves, tree = tree_flatten(args)
+        shape: list[Any] = []
+
+        def flat(*given: Any) -> list[Any]:
+            gave, form = tree_flatten(self.fn(*tree_unflatten(list(given), tree)))
+            shape.append(form)
+            return gave
+
+        with self.sparing():
+            plain = make_fx(flat)(*leaves)
+        held = [tensor.detach() for tensor in lifted(plain)]
+        options = OPTIONS if held[0].device.type == "cpu" else {}
+        with torch.no_grad():  # the gradients are in the graph
+            graph: Fn = compiled(plain, [*leaves, *held], options=options)
+
+        def run(*given: Any) -> Any:
+            with torch.no_grad():
+                return tree_unflatten(list(graph(*tree_flatten(given)[0], *held)), shape[-1])
+
+        return run
+
+
+def lifted(plain: GraphModule) -> list[Tensor]:
+    """The tensors a graph holds, which it is given from now on: it changes them, and a compiler copies what is held."""
+    graph = plain.graph
+    last = [node for node in graph.nodes if node.op == "placeholder"][-1]
+    given: dict[int, Any] = {}
+    tensors: list[Tensor] = []
+    for node in [node for node in graph.nodes if node.op == "get_attr"]:
+        tensor = getattr(plain, node.target)
+        if id(tensor) not in given:
+            with graph.inserting_after(last):
+                last = given[id(tensor)] = graph.placeholder(f"held_{len(tensors)}")
+            tensors.append(tensor)
+        node.replace_all_uses_with(given[id(tensor)])
+        graph.erase_node(node)
+    for node in graph.nodes:
+        node.meta = {}  # each knows of a make-believe world of its own, which the compiler refuses
+    plain.recompile()
+    return tensors

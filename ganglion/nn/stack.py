@@ -1,0 +1,164 @@
+"""Several models as one: the tensors of K algorithms side by side, [K, ...], and functions of one as functions of all.
+
+Each algorithm keeps its own tensors, which are now rows of larger ones: what is done to all is done to each, and what
+is done to one alone (restored, scored, saved) is done to its row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from math import inf
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._C import _functorch as layers
+from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
+
+from ganglion.core import Algorithm
+from ganglion.nn.optim import Adam
+
+Fn = Callable[..., Any]
+Place = tuple[dict[str, Any], str]  # where an object keeps a tensor
+
+
+def joined(tensors: Sequence[Tensor]) -> Tensor:
+    """One tensor [K, ...] of which each of these is a row from now on."""
+    whole = torch.stack([tensor.detach() for tensor in tensors])
+    for tensor, row in zip(tensors, whole.unbind(), strict=True):
+        tensor.data = row  # the object stays: whoever holds it sees the change
+    return whole
+
+
+def places(algo: Algorithm[Any, Any]) -> list[Place]:
+    """Where an algorithm's networks and normalisers keep their tensors, in a fixed order."""
+    modules = [part for part in vars(algo).values() if isinstance(part, nn.Module)]
+    inner = [module for part in modules for module in part.modules()]
+    kept = [(held, name) for m in inner for held in (m._parameters, m._buffers) for name in held]
+    return [(held, name) for held, name in kept if held[name] is not None]
+
+
+class Stack:
+    """K algorithms alike in all but their numbers; a further one, the template, is read with all of theirs at once."""
+
+    def __init__(self, algos: Sequence[Algorithm[Any, Any]], template: Algorithm[Any, Any]) -> None:
+        self.count = len(algos)
+        self.places: list[tuple[Place, int]] = []  # of the template, and which of the tensors belongs there
+        self.tensors: list[Tensor] = []
+        self.own: list[Any] = []  # the template's
+        known: dict[int, int] = {}  # what several modules share (statistics) is one tensor
+        theirs = [places(algo) for algo in algos]
+        for i, (held, name) in enumerate(places(template)):
+            tensor = held[name]
+            if id(tensor) not in known:
+                known[id(tensor)] = len(self.tensors)
+                self.tensors.append(joined([kept[i][0][kept[i][1]] for kept in theirs]))
+                self.own.append(tensor)
+            self.places.append(((held, name), known[id(tensor)]))
+        self.optims: list[JointAdam] = []
+        for name, part in list(vars(template).items()):
+            if isinstance(part, Adam):
+                params = [self.tensors[known[id(param)]].requires_grad_() for param in part.params]
+                self.optims.append(JointAdam([vars(algo)[name] for algo in algos], params))
+                setattr(template, name, self.optims[-1])
+
+    def add(self, held: dict[str, Any], name: str, whole: Tensor) -> None:
+        """Something else the template reads, where it keeps it: [K, ...] in place of one."""
+        self.places.append(((held, name), len(self.tensors)))
+        self.tensors.append(whole)
+        self.own.append(held[name])
+
+    def all(self, fn: Fn) -> Fn:
+        """A function that reads the template, as one of all K: each tensor of its arguments and results is [K, ...]."""
+
+        def one(tensors: list[Tensor], args: tuple[Any, ...]) -> Any:
+            self.put(tensors)
+            return fn(*args)
+
+        batched = torch.func.vmap(one)
+
+        def run(*args: Any) -> Any:
+            try:
+                return batched(self.tensors, args)
+            finally:
+                self.put(self.own)
+
+        return run
+
+    def put(self, tensors: Sequence[Any]) -> None:
+        for (held, name), i in self.places:
+            held[name] = tensors[i]
+
+    # ------------------------------------------------------------ what may not change
+
+    def changing(self) -> list[Tensor]:
+        """All that learning changes, [K, ...] each."""
+        return [*self.tensors, *(tensor for optim in self.optims for tensor in optim.tensors())]
+
+    @contextmanager
+    def sparing(self, rows: Sequence[int]) -> Iterator[None]:
+        """Inside, these of the K may be changed; afterwards they are as they were."""
+        changing = [tensor.detach() for tensor in self.changing()]
+        which = torch.tensor(rows, dtype=torch.int64, device=changing[0].device)
+        before = [tensor[which] for tensor in changing]
+        yield
+        for tensor, kept in zip(changing, before, strict=True):
+            tensor.index_copy_(0, which, kept)
+
+
+class JointAdam:
+    """The Adams of K algorithms, for a loss inside `Stack.all`: each its own norm, count and learning rate."""
+
+    def __init__(self, adams: Sequence[Adam], params: Sequence[Tensor]) -> None:
+        self.params = list(params)  # each [K, ...]
+        self.sizes = [param[0].numel() for param in params]
+        self.mean, self.square = self.flat([a.mean for a in adams]), self.flat([a.square for a in adams])
+        self.count = joined([adam.count for adam in adams])
+        self.lr, self.max_norm, self.eps = (
+            torch.tensor([[value] for value in values], dtype=self.mean.dtype, device=self.count.device)
+            for values in ([a.lr for a in adams], [a.max_norm for a in adams], [a.eps for a in adams])
+        )
+        self.clips = any(adam.max_norm < inf for adam in adams)
+
+    def flat(self, lists: Sequence[Sequence[Tensor]]) -> Tensor:
+        """The tensors of each as one row [K, all of them]: a step takes as many operations as for one tensor."""
+        whole = torch.stack([torch.cat([tensor.flatten() for tensor in own]) for own in lists])
+        for own, row in zip(lists, whole, strict=True):
+            for tensor, part in zip(own, row.split(self.sizes), strict=True):
+                tensor.data = part.view_as(tensor)
+        return whole
+
+    def tensors(self) -> list[Tensor]:
+        return [self.mean, self.square, self.count]
+
+    def step(self, loss: Tensor, lr: Tensor | None = None) -> Tensor:
+        """One step down the gradient of each loss; their norms before clipping."""
+        losses, level = bare(loss), layers.maybe_get_level(loss)
+        rate = self.lr if lr is None else bare(lr)[:, None]
+        with temporarily_pop_interpreter_stack():  # out of vmap, where gradients are those of ordinary tensors
+            grads = torch.autograd.grad(losses.sum(), self.params)
+            with torch.no_grad():
+                norm = self.apply(torch.cat([grad.flatten(1) for grad in grads], 1), rate)
+        return layers._add_batch_dim(norm, 0, level)
+
+    def apply(self, grad: Tensor, lr: Tensor, beta1: float = 0.9, beta2: float = 0.999) -> Tensor:
+        """Adam on rows [K, all parameters]."""
+        norm = torch.linalg.vector_norm(grad, dim=1)
+        if self.clips:
+            grad = grad * (self.max_norm / (norm[:, None] + 1e-6)).clamp(max=1.0)
+        self.count.add_(1)
+        self.mean.lerp_(grad, 1 - beta1)
+        self.square.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
+        count = self.count[:, None]
+        scale = self.square.sqrt() / (1 - beta2**count).sqrt() + self.eps
+        change = (self.mean / scale) * (lr / (1 - beta1**count))
+        parts = [part.view_as(own) for part, own in zip(change.split(self.sizes, 1), self.params, strict=True)]
+        torch._foreach_sub_(self.params, parts)
+        return norm
+
+
+def bare(x: Tensor) -> Tensor:
+    """A tensor inside vmap as the [K, ...] that it is."""
+    whole: Tensor = layers.get_unwrapped(x)
+    return whole.movedim(layers.maybe_get_bdim(x), 0)

@@ -1,0 +1,233 @@
+"""Acting, rollouts and learning phases of K trainers as one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import gcd
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ganglion import ops
+from ganglion.buffers import RolloutBuffer
+from ganglion.config import RunConfig
+from ganglion.core import Episode, Knobs, LogData, Noise, Obs, Past, Progress, Row, Step, Update
+from ganglion.envs.world import World
+from ganglion.nn.stack import joined
+from ganglion.runtime.build import STRIDE, build_env
+from ganglion.runtime.explorer import Explorer
+from ganglion.runtime.joint import Joint
+from ganglion.runtime.whole import Phase, Strider, Walked
+
+
+class JointActing:
+    """One action of every slot: environments are each trainer's own, all models act in one function."""
+
+    def __init__(self, joint: Joint) -> None:
+        self.joint = joint
+        self.explorers = joint.explorers
+        self.fast_explore = joint.wrap(joint.template.explore)
+        self.draw = [explorer.noise.next for explorer in self.explorers]
+        self.noise: list[Any] = [None] * joint.count
+        self.given: list[Any] = [None] * joint.count
+        for k, (agent, explorer) in enumerate(zip(joint.agents, self.explorers, strict=True)):
+            agent.swap.on, agent.fast_explore = True, lambda *_, k=k: self.given[k]
+            setattr(explorer.noise, "next", lambda k=k: self.noise[k])  # noqa: B010
+
+    def collect(self, who: Sequence[int]) -> list[LogData]:
+        joint = self.joint
+        begun = [explorer.begin() for explorer in self.explorers]
+        for k in who:
+            self.noise[k] = self.draw[k]()
+        noise = ops.stack([own or self.noise[who[0]] for own in self.noise])
+        seen = [(joint.template.here(step.obs), past) for step, past in begun]
+        with torch.no_grad():
+            acted = self.fast_explore(*ops.stack(seen), joint.knobs(), noise)
+        self.given[:] = ops.unstack(acted)
+        return [self.explorers[k].step(joint.at(k)) for k in who]
+
+
+class JointWalk:
+    """Several steps of every slot in a world of tensors: one function for the slots of all trainers."""
+
+    def __init__(self, joint: Joint, cfg: RunConfig, phases: JointPhases) -> None:
+        self.joint, self.phases = joint, phases
+        self.explorers = joint.explorers
+        envs: list[Any] = [explorer.env for explorer in self.explorers]
+        self.world = World(*(joined([getattr(env, name) for env in envs]) for name in World._fields))
+        template: Any = build_env(cfg)
+        joint.stack.add(vars(template), "root", joined([env.root for env in envs]))
+        processor = cfg.algo.recipe().processor.build()
+        strider = Strider(joint.template, template, processor, phases.template, cfg.run.seed, 1, lambda fn: fn)
+        horizon = phases.template.buffer.horizon
+        self.now: tuple[Step, Past] | None = None  # of all slots, [K, B, ...]; None: as their explorers know
+        self.stride = 1 if cfg.run.fast == "eager" else horizon if joint.mode == "graph" else gcd(horizon, STRIDE)
+        turn = joint.stack.all(strider.turn)
+        self.turn = joint.traced(turn) if joint.mode == "graph" else turn
+        self.fast_walk = joint.quicken(self.walk)
+        for agent in joint.agents:
+            agent.fast_explore = agent.explore
+
+    def collect(self, who: Sequence[int]) -> list[LogData]:
+        """`stride` steps of each; a trainer that stands elsewhere in its rollout takes one step by itself."""
+        for explorer in self.explorers:
+            explorer.begin()
+        buffers = self.phases.buffers
+        astray = [k for k in who if buffers[k].ring.pushed % self.stride]
+        walking = [k for k in who if k not in astray]
+        logs = dict(zip(walking, self.together(walking), strict=True)) if walking else {}
+        for k in astray:
+            logs[k] = Explorer.step(self.explorers[k], self.joint.at(k))
+            self.now = None
+        return [logs[k] for k in who]
+
+    def together(self, who: Sequence[int]) -> list[LogData]:
+        joint, explorers = self.joint, self.explorers
+        now = self.now or ops.stack([explorer.begin() for explorer in explorers])
+        draw, slots = joint.template.draws.explore, explorers[0].env.spec.slots
+        fresh = {k: explorers[k].stream.noise(draw, self.stride, slots) for k in who}
+        noise = ops.stack([fresh.get(k, fresh[who[0]]) for k in range(joint.count)])
+        with torch.no_grad():
+            walked: Walked = self.fast_walk(self.world, *now, joint.knobs(), noise)
+        torch._foreach_copy_(list(self.world), list(joint.chosen(who, walked.world, self.world)))
+        self.now = joint.chosen(who, (walked.step, walked.past), now)
+        self.phases.push(who, walked.rows, (walked.step.obs, walked.past))
+        told = torch.cat([walked.valid[:, None], walked.ended], 1).tolist()
+        for k in who:
+            explorers[k].now = ops.select(self.now, k)
+        return [self.log(joint.at(k), *told[k]) for k in who]
+
+    def log(self, at: Progress, valid: float, count: float, total: float, length: float) -> LogData:
+        now = at._replace(env_steps=at.env_steps + int(valid), episodes=at.episodes + int(count))
+        ended = (Episode(-1, total / count, length / count, {}, int(count)),) if count else ()
+        return LogData("collect", now, {}, ended)
+
+    def walk(self, world: World, before: Step, past: Past, knobs: Knobs, noise: Noise) -> Walked:
+        """As `Strider.walk`, of [K, ...]."""
+        rows, ended = [], torch.zeros_like(world.total)[:, None].expand(-1, 3, -1)
+        for uniform, normal in zip(noise.uniform.split(1, 1), noise.normal.split(1, 1), strict=True):
+            row, world, before, past, ended = self.turn(world, before, past, knobs, Noise(uniform, normal), ended)
+            rows.append(row)
+        whole: Row = ops.stack(rows, 1)
+        return Walked(whole, world, before, past, ended.sum(2), whole.valid.sum((1, 2), dtype=torch.float64))
+
+
+class JointPhases:
+    """Learning phases from rollouts: prepared and planned together, each update one function of all."""
+
+    def __init__(self, joint: Joint, cfg: RunConfig) -> None:
+        self.joint = joint
+        self.learners = [trainer.learner for trainer in joint.trainers]
+        self.buffers: list[RolloutBuffer] = [learner.buffer for learner in self.learners]
+        recipe = cfg.algo.recipe()
+        buffer = recipe.buffer(self.joint.trainers[0].explorer.env.spec, joint.device)
+        self.template = Phase(joint.template, buffer, recipe.limiter.build(), cfg.run.seed, None)
+        self.gamma = torch.tensor([own.gamma for own in self.buffers], device=joint.device)
+        self.prepare, self.plan = joint.stack.all(self.prepared), joint.stack.all(self.planned)
+        self.fast_update = joint.wrap(self.update)
+        self.fast_phase = joint.wrap(self.phase) if joint.mode == "graph" else None
+        self.rows: Row | None = None  # of all, [K, T, B, ...], once there are any
+        self.mini: Any = None  # what each learns from, [K, ...]
+        self.table: Tensor | None = None
+
+    # ------------------------------------------------------------ rows
+
+    def push(self, who: Sequence[int], rows: Row, ahead: tuple[Obs, Past]) -> None:
+        """Keeps rows [K, T, B, ...] and what follows them."""
+        rings = [buffer.ring for buffer in self.buffers]
+        first, count = rings[0].pushed, rows.reward.shape[1]
+        together = len(who) == len(rings) and all(ring.pushed == first for ring in rings)
+        if self.rows is None or not together:
+            for k in who:
+                self.buffers[k].push_rows(ops.select(rows, k), ops.select(ahead, k))
+            return
+        kept = [leaf[:, first : first + count] for leaf in ops.leaves(self.rows)]
+        torch._foreach_copy_(kept, ops.leaves(rows))
+        for k, ring in enumerate(rings):
+            ring.pushed += count
+            self.buffers[k].follow(ops.select(ahead, k))
+
+    def whole(self) -> tuple[Row, Any, Tensor]:
+        """The rollouts of all, and what follows them."""
+        if self.rows is None:
+            self.rows = ops.stack([buffer.rows for buffer in self.buffers])
+            for k, buffer in enumerate(self.buffers):
+                buffer.ring.hold(ops.select(self.rows, k))
+        known = next(buffer.last for buffer in self.buffers if buffer.last is not None)
+        return self.rows, ops.stack([buffer.last or known for buffer in self.buffers]), self.gamma
+
+    # ------------------------------------------------------------ functions of one
+
+    def item(self, rows: Row, last: tuple[Obs, Past], gamma: Any) -> Any:
+        buffer = self.template.buffer
+        buffer.ring.rows, buffer.last, buffer.gamma = rows, last, gamma
+        return buffer.take(rows.reward.new_empty(0), Progress())
+
+    def prepared(self, rows: Row, last: tuple[Obs, Past], gamma: Tensor) -> Any:
+        return self.joint.template.algo.prepare(self.item(rows, last, gamma))
+
+    def planned(self, noise: Noise) -> Tensor:
+        return self.joint.template.algo.plan(self.template.rows, noise)
+
+    def update(self, mini: Any, table: Tensor, position: Tensor, knobs: Knobs) -> Any:
+        none = torch.zeros(0, device=table.device)
+        if table.numel():
+            mini = ops.take(mini, table.index_select(0, position[None])[0], dim=1)
+        return self.joint.template.algo.learn(mini, knobs, Noise(none, none)).metrics
+
+    def phase(self, rows: Row, last: tuple[Obs, Past], gamma: Tensor, noise: Noise, knobs: Knobs) -> Any:
+        return self.template.phase(self.item(rows, last, gamma), noise, knobs)
+
+    # ------------------------------------------------------------ learning
+
+    def learn(self, who: Sequence[int]) -> list[LogData]:
+        """One update of each; the whole phase in one where it is captured and all are about to begin."""
+        joint, learners = self.joint, self.learners
+        fresh = [k for k in who if learners[k].mini is None]
+        if self.fast_phase is not None and len(fresh) == joint.count and self.template.whole:
+            return self.learn_phase()
+        if fresh:
+            self.begin(fresh)
+        position = torch.tensor([learner.position for learner in learners], device=joint.device)
+        with joint.sparing(who):
+            metrics = self.fast_update(self.mini, self.table, position, joint.knobs())
+        return [self.learned(k, own) for k, own in enumerate(ops.unstack(metrics)) if k in who]
+
+    def begin(self, fresh: Sequence[int]) -> None:
+        """Prepares the items of those whose phase begins, and plans their minibatches."""
+        joint, draw = self.joint, self.joint.template.draws.plan
+        with torch.no_grad():
+            mini = self.prepare(*self.whole())
+            self.template.rows = rows = ops.leaves(mini)[0].shape[2]
+            drawn = {k: self.learners[k].stream.noise(draw, rows) for k in fresh}
+            table = self.plan(ops.stack([drawn.get(k, drawn[fresh[0]]) for k in range(joint.count)]))
+        self.mini = mini if self.mini is None else joint.chosen(fresh, mini, self.mini)
+        self.table = table if self.table is None else joint.chosen(fresh, table, self.table)
+        for k in range(joint.count):  # of those already learning the same numbers, elsewhere
+            learner = self.learners[k]
+            if k in fresh or learner.mini is not None:
+                learner.mini, learner.table = ops.select(self.mini, k), self.table[k] if self.table.numel() else None
+                learner.position = 0 if k in fresh else learner.position
+
+    def learned(self, k: int, metrics: dict[str, Tensor]) -> LogData:
+        learner, at = self.learners[k], self.joint.at(k)
+        update = Update(metrics, torch.empty(0))
+        learner.position += 1
+        self.template.updates = len(learner.table) if learner.table is not None else 0
+        self.template.over(update)  # learns whether phases may be taken whole
+        if learner.over(update):
+            learner.finish()
+        return LogData("learn", at._replace(opt_steps=at.opt_steps + 1), metrics)
+
+    def learn_phase(self) -> list[LogData]:
+        draw, rows, updates = self.joint.template.draws.plan, self.template.rows, self.template.updates
+        noise = ops.stack([learner.stream.noise(draw, rows) for learner in self.learners])
+        assert self.fast_phase is not None
+        metrics = self.fast_phase(*self.whole(), noise, self.joint.knobs())
+        logs = []
+        for k, own in enumerate(ops.unstack(metrics)):
+            self.learners[k].finish()
+            at = self.joint.at(k)
+            logs.append(LogData("learn", at._replace(opt_steps=at.opt_steps + updates), own))
+        return logs

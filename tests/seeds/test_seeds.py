@@ -1,0 +1,184 @@
+"""Runs that train together: each is the run it would have been alone, in a folder like any other."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import ganglion
+from ganglion.config import RunConfig
+from ganglion.core import State, Stop
+from ganglion.errors import UserError
+from ganglion.runtime.run import Run, evaluate
+from ganglion.runtime.seeds import Seeds, interval
+
+TENSORS = "env={kind: torch, id: cartpole, slots: 4}"
+GYM = "env={kind: gym, id: CartPole-v1, slots: 3, workers: 0}"
+PPO = ["algo=ppo", "algo.horizon=16", "algo.net.hidden=[16, 16]", "algo.epochs=2", "algo.minibatches=2"]
+# Random actions and no double choice: nothing is decided by values that are equal up to their last bits.
+DQN = ["algo=dqn", "algo.epsilon=1.0", "algo.double=false", "algo.net.hidden=[16, 16]", "algo.target_every=40",
+       "algo.limiter={opt_interval: 4, warmup: 100}", "algo.replay={capacity: 400, batch: 32}"]  # fmt: skip
+REST = ["train.budget=900 steps", "eval={every: 400 steps, episodes: 2}", "save={every: 500 steps, keep: 9}",
+        "log={every: 200 steps, writers: [jsonl]}", "run.fast=eager", "run.device=cpu"]  # fmt: skip
+SEEDS = 3
+Words = list[str]
+TWO = [["run.seed=0"], ["run.seed=1"]]
+
+
+def configs(folder: Path, words: Words, differing: list[Words] | None = None) -> list[RunConfig]:
+    given = differing or [[f"run.seed={k}"] for k in range(SEEDS)]
+    return [
+        ganglion.load_config(None, [*REST, *words, *own, f"run.dir={folder / str(k)}"]) for k, own in enumerate(given)
+    ]
+
+
+def together(cfgs: list[RunConfig], stop_at: int = 0) -> Seeds:
+    seeds = Seeds(cfgs)
+    stream, told, stop = seeds.stream(), 0, None
+    try:
+        while True:
+            event = stream.send(stop)
+            told += 1
+            stop = Stop() if stop_at and event.log.at.env_steps >= stop_at and stop is None else None
+    except StopIteration:
+        pass
+    seeds.close()
+    return seeds
+
+
+def alone(cfg: RunConfig) -> Run:
+    run = Run.create(cfg)
+    for _ in run.stream():
+        pass
+    run.close()
+    return run
+
+
+def timeless(value: Any) -> Any:
+    """Without what depends on the clock."""
+    if isinstance(value, dict):
+        return {k: timeless(v) for k, v in value.items() if "seconds" not in k and "speed/" not in k and k != "path"}
+    return value
+
+
+def same(one: State, other: State, clock: tuple[str, ...] = ("counters/at", "own/since")) -> None:
+    assert one.tensors.keys() == other.tensors.keys()
+    for name, tensor in one.tensors.items():
+        torch.testing.assert_close(other.tensors[name], tensor, rtol=2e-4, atol=2e-5, msg=lambda m, n=name: f"{n}: {m}")
+    for name, ring in one.rings.items():
+        for key, array in ring.arrays.items():
+            torch.testing.assert_close(other.rings[name].arrays[key], array)
+    for name, value in one.scalars.items():
+        if not name.endswith(clock) and "sums" not in name:
+            assert other.scalars[name] == value, name
+    at, their = one.scalars["trainer/counters/at"], other.scalars["trainer/counters/at"]
+    assert at[:3] == their[:3]  # env steps, opt steps, episodes
+
+
+def metrics(run: Run) -> list[dict[str, Any]]:
+    return [timeless(json.loads(line)) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def kept(run: Run) -> list[str]:
+    return sorted(path.name for path in (run.folder / "checkpoints").iterdir() if path.is_dir())
+
+
+def check(tmp_path: Path, words: Words, differing: list[Words] | None = None) -> Seeds:
+    seeds = together(configs(tmp_path / "together", words, differing))
+    for run, cfg in zip(seeds.runs, configs(tmp_path / "alone", words, differing), strict=True):
+        one = alone(cfg)
+        same(one.state(), run.state())
+        assert [sorted(row) for row in metrics(run)] == [sorted(row) for row in metrics(one)]
+        for ours, theirs in zip(metrics(run), metrics(one), strict=True):
+            for name, value in theirs.items():
+                close = value if isinstance(value, str | list) else pytest.approx(value, rel=1e-3, abs=1e-4)
+                assert ours[name] == close, name
+        assert run.evaluated.best == one.evaluated.best
+        assert kept(run) == kept(one)
+    return seeds
+
+
+def test_ppo_in_a_world_of_tensors(tmp_path: Path) -> None:
+    seeds = check(tmp_path, [*PPO, TENSORS])
+    assert all(run.trainer.at.opt_steps > 50 for run in seeds.runs)
+    assert len({run.trainer.at.episodes for run in seeds.runs}) > 1  # endings come at different times
+
+
+def test_ppo_whose_phases_end_at_different_times(tmp_path: Path) -> None:
+    more = ["algo.max_kl=0.001", "algo.epochs=4", "algo.normalise_reward=true", "algo.net.normalise=true"]
+    seeds = check(tmp_path, [*PPO, TENSORS, *more, "train.budget=1600 steps"])
+    assert len({run.trainer.at.opt_steps for run in seeds.runs}) > 1
+
+
+def test_ppo_in_gymnasium(tmp_path: Path) -> None:
+    check(tmp_path, [*PPO, GYM, "train.budget=500 steps"])
+
+
+def test_ppo_with_a_memory(tmp_path: Path) -> None:
+    check(tmp_path, [*PPO, TENSORS, "algo.net.memory=gru", "algo.net.memory_size=8", "train.budget=450 steps"])
+
+
+def test_dqn(tmp_path: Path) -> None:
+    seeds = check(tmp_path, [*DQN, GYM])
+    assert len({run.trainer.at.episodes for run in seeds.runs}) > 1
+
+
+def test_dqn_prioritised_in_a_world_of_tensors(tmp_path: Path) -> None:
+    more = ["algo.replay.kind=prioritised", "algo.n_step=3", "algo.hold=2.0", "algo.limiter.opt_interval=0.9"]
+    check(tmp_path, [*DQN, TENSORS, *more, "train.budget=180 steps"], TWO)  # few: a sum decides each draw
+
+
+def test_impala(tmp_path: Path) -> None:
+    words = ["algo=impala", "algo.horizon=8", "algo.net.hidden=[16, 16]", TENSORS, "train.budget=450 steps"]
+    check(tmp_path / "whole", words)
+    check(tmp_path / "parts", [*words, "algo.minibatches=2", "algo.epochs=2"], TWO)
+
+
+def test_numbers_of_the_algorithm_may_differ(tmp_path: Path) -> None:
+    numbers = {"lr": (1e-3, 2e-4), "gamma": (0.9, 0.99), "lam": (0.8, 0.95), "value_weight": (0.5, 1.0),
+               "max_norm": (0.1, 2.0), "entropy": (0.0, 0.1), "clip_value": (0.1, 0.3)}  # fmt: skip
+    differing = [[f"algo.{name}={values[k]}" for name, values in numbers.items()] for k in range(2)]
+    check(tmp_path / "ppo", [*PPO, TENSORS, "train.budget=450 steps"], differing)
+    numbers = {"lr": (1e-3, 2e-4), "gamma": (0.9, 0.99), "max_norm": (0.01, 10.0), "limiter.opt_interval": (4.0, 7.0)}
+    differing = [[f"algo.{name}={values[k]}" for name, values in numbers.items()] for k in range(2)]
+    check(tmp_path / "dqn", [*DQN, GYM, "train.budget=450 steps"], differing)
+
+
+@pytest.mark.parametrize("words", [[*PPO, TENSORS], [*DQN, GYM]], ids=["ppo", "dqn"])
+def test_stopped_each_goes_on_by_itself(tmp_path: Path, words: Words) -> None:
+    seeds = together(configs(tmp_path / "together", words), stop_at=550)
+    assert all(run.trainer.at.fraction < 1 for run in seeds.runs)
+    for run, cfg in zip(seeds.runs, configs(tmp_path / "alone", words), strict=True):
+        again = Run.open(run.folder)
+        assert again.trainer.at[:3] == run.trainer.at[:3]
+        for _ in again.stream():
+            pass
+        again.close()
+        one = alone(cfg)
+        same(one.state(), again.state())
+
+
+def test_each_can_be_scored(tmp_path: Path) -> None:
+    seeds = together(configs(tmp_path, [*PPO, TENSORS, "train.budget=300 steps"]))
+    assert evaluate(seeds.runs[1].folder, 2, 0)["episodes"] == 2
+
+
+def test_what_cannot_train_together_is_said(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"algo\.horizon: runs that train together may differ in run.seed"):
+        Seeds(configs(tmp_path, [*PPO, TENSORS], [["algo.horizon=16"], ["algo.horizon=32"]]))
+    with pytest.raises(UserError, match=r"algo\.kind: sac cannot train several runs together"):
+        Seeds(configs(tmp_path / "sac", ["algo=sac", "env={kind: torch, id: pendulum, slots: 2}"]))
+    with pytest.raises(UserError, match=r"run\.mode: threads cannot train several runs together"):
+        Seeds(configs(tmp_path, [*PPO, TENSORS, "run.mode=threads"]))
+    with pytest.raises(UserError, match="1 runs cannot train together"):
+        Seeds(configs(tmp_path, [*PPO, TENSORS], [[]]))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_interval_is_students() -> None:
+    assert interval([1.0, 2.0, 3.0]) == pytest.approx((2.0, 2 - 4.303 / 3**0.5, 2 + 4.303 / 3**0.5))
+    assert interval([5.0]) == (5.0, 5.0, 5.0)
