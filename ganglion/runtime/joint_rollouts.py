@@ -85,8 +85,7 @@ class JointWalk:
     def together(self, who: Sequence[int]) -> list[LogData]:
         joint, explorers = self.joint, self.explorers
         now = self.now or ops.stack([explorer.begin() for explorer in explorers])
-        draw, slots = joint.template.draws.explore, explorers[0].env.spec.slots
-        fresh = {k: explorers[k].stream.noise(draw, self.stride, slots) for k in who}
+        fresh = {k: explorers[k].noise.stretch(self.stride) for k in who}
         noise = ops.stack([fresh.get(k, fresh[who[0]]) for k in range(joint.count)])
         with torch.no_grad():
             walked: Walked = self.fast_walk(self.world, *now, joint.knobs(), noise)

@@ -73,6 +73,10 @@ class Ahead:
         self.held = Noise(*(torch.where(keep, old, new) for old, new in zip(held, fresh, strict=True)))
         return self.held
 
+    def stretch(self, steps: int) -> Noise:
+        """Of several steps at once, [steps, B, ...]."""
+        return self.next() if steps == 1 else self.stream.noise(self.draws.explore, steps, self.slots)
+
     def fill(self) -> None:
         many = self.stream.noise(self.draws.explore, BLOCK, 1, self.slots)
         self.block = [Noise(*one) for one in zip(many.uniform.unbind(), many.normal.unbind(), strict=True)]

@@ -63,7 +63,7 @@ class Strider(Explorer):
         if not self.agent.swap.on or self.sink.buffer.ring.pushed % self.stride:
             return super().step(at)
         before, past = self.begin()
-        noise = self.stream.noise(self.agent.draws.explore, self.stride, self.env.spec.slots)
+        noise = self.noise.stretch(self.stride)
         with torch.no_grad():
             walked: Walked = self.fast_walk(self.env.now(), before, past, self.agent.knobs(at), noise)
         self.env.keep(walked.world)
