@@ -151,7 +151,7 @@ class Group:
 
     @torch.no_grad()
     def alike(self, agent: Agent) -> bool:
-        """Whether all learners have the same parameters, to the bit."""
+        """Whether the sums of all parameters agree: a cheap look for learners that have drifted apart."""
         tensors = agent.algo.model.state().tensors
         here = torch.stack([tensor.double().sum() for tensor in tensors.values()]).to(self.device)
         low, high = here.clone(), here.clone()

@@ -1,4 +1,4 @@
-"""What a process of the pair does: `python -m tests.learners.pair half|run|lost RANK SIZE MEET OUT [compile]`."""
+"""What a process of the pair does: `python -m tests.learners.pair half|run|saved|lost RANK SIZE MEET OUT [compile]`."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from ganglion.nn.inputs import flatten
 from ganglion.ops.together import together
 from ganglion.runtime.build import build
 from ganglion.runtime.learners import Group, Joint, seed_of
+from ganglion.runtime.run import Run
 from tests.contract.worlds import ARM, DQN, IMPALA, MASKED, PPO, SAC, THREE, Bench, Case, over
 
 UPDATES, COLUMNS, FIRST = 6, 24, 9  # columns of a batch, and how many of them the first learner has
@@ -144,6 +145,38 @@ def run(group: Group) -> dict[str, Tensor]:
     return left
 
 
+def resumed(group: Group, folder: Path) -> dict[str, Tensor]:
+    """The first learner has the run's folder, its stages and checkpoints; stopped, all go on from what it saved."""
+    given: dict[str, Any] = {
+        **RUNS["ppo"],
+        "train": {"budget": "1200 steps"},
+        "log": {"every": "200 steps", "writers": []},
+    }
+    given["save"], given["eval"] = {"every": "300 steps"}, {"every": "400 steps", "episodes": 2}
+    steps = []
+    for life in range(2):
+        if group.rank:
+            cfg = RunConfig.model_validate({**given, "run": {"seed": seed_of(life, group.rank)}})
+            joint = Joint(build(cfg), group)
+            for _ in joint():
+                pass
+        else:
+            cfg = RunConfig.model_validate({**given, "run": {"dir": str(folder), "fast": "eager"}})
+            whole = Run.open(folder) if life else Run.create(cfg)
+            whole.trainer = joint = Joint(whole.trainer, group)
+            steps.append(joint.at.env_steps)
+            stream = whole.stream()
+            with suppress(StopIteration):
+                while life or joint.at.env_steps < 500:
+                    next(stream)
+                stream.send(Stop())
+                while True:
+                    next(stream)
+        steps.append(joint.at.env_steps)
+    left = {k: v.clone() for k, v in joint.learner.agent.algo.model.state().tensors.items()}
+    return left | {"steps": torch.tensor(steps)}
+
+
 def stopped(group: Group) -> dict[str, Tensor]:
     """One is told to stop, and all do; then one is lost, and the other hears of it."""
     given = {**RUNS["dqn"], "run": {"seed": seed_of(0, group.rank)}, "train": {"budget": "100k steps"}}
@@ -177,6 +210,8 @@ def main(what: str, rank: str, size: str, meet: str, out: str, *more: str) -> No
     with Group(int(rank), int(size), Path(meet), patience=60) as group:
         if what == "run":
             found = run(group)
+        elif what == "saved":
+            found = resumed(group, Path(out).parent / "run")
         elif what == "lost":
             try:
                 found = stopped(group)

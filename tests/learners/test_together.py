@@ -108,6 +108,14 @@ def test_learners_with_worlds_of_their_own_stay_one(tmp_path: Path) -> None:
     assert rows == one["dqn/at"][1], "statistics are of all rows"
 
 
+def test_all_go_on_from_what_the_first_one_saved(tmp_path: Path) -> None:
+    one, two = pair(tmp_path, "saved")
+    begun, stopped, again, ended = one.pop("steps").tolist()
+    assert begun == 0 and 500 <= stopped < 520 and again == stopped and 1200 <= ended < 1220
+    assert two.pop("steps").tolist() == [stopped, ended]
+    assert all(torch.equal(one[name], two[name]) for name in one)
+
+
 def test_all_stop_when_one_is_told_to_and_hear_when_one_is_lost(tmp_path: Path) -> None:
     codes = started(tmp_path, "lost")
     assert codes == [0, 0]
