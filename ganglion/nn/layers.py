@@ -65,17 +65,22 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         rows = x.shape[:2]
-        y = x.to(self.dtype).reshape(1, -1, x.shape[-1]).expand(self.count, -1, -1)
+        y = lowered(x, self.dtype).reshape(1, -1, x.shape[-1]).expand(self.count, -1, -1)
         for layer in self.layers:
             y = self.activation(layer(y))
-        return y.unflatten(1, rows).float()
+        return y.unflatten(1, rows).to(x.dtype)
 
     def member(self, x: Tensor, index: int) -> Tensor:
         """One of the perceptrons alone: [T, B, inputs] -> [T, B, out]."""
-        x = x.to(self.dtype)
+        y = lowered(x, self.dtype)
         for layer in self.layers:
-            x = self.activation(layer.member(x, index))  # type: ignore[operator]
-        return x.float()
+            y = self.activation(layer.member(y, index))  # type: ignore[operator]
+        return y.to(x.dtype)
+
+
+def lowered(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """In a lower precision, where one is asked for."""
+    return x if dtype == torch.float32 else x.to(dtype)
 
 
 def head(inputs: int, outputs: int, init: Init, gain: float) -> nn.Linear:
