@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ganglion.core import Box, Past
 from ganglion.nn import MLP, Encoder, MLPConfig
-from ganglion.nn.inputs import MANY, Cells, Pixels
+from ganglion.nn.inputs import MANY, Cells, Pixels, laid
 
 ATARI = Box((4, 84, 84), torch.uint8, (0.0,), (255.0,))
 GRID = Box((10, 10, 4), torch.uint8, (0.0,), (1.0,))
@@ -47,6 +47,15 @@ def test_few_images_and_perceptrons_in_float32_are_what_they_were():
     for layer in body.layers:
         y = torch.tanh(torch.baddbmm(layer.bias, y, layer.weight))
     assert torch.equal(body(x), y.unflatten(1, (2, 4)))
+
+
+def test_many_images_lie_with_channels_last_also_for_several_models_at_once():
+    x = images(ATARI, 1, MANY)
+    assert laid(x[0], torch.bfloat16).is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(laid(x[0], torch.float32), x[0].float())
+    see = Pixels(ATARI.shape)
+    assert torch.allclose(torch.func.vmap(see)(x[None])[0], see(x), atol=1e-5)
+    assert torch.allclose(torch.compile(see, fullgraph=True, backend="aot_eager")(x), see(x), atol=1e-5)
 
 
 @pytest.mark.parametrize("memory", ["none", "gru"])
