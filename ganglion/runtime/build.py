@@ -39,6 +39,7 @@ def build_agent(cfg: RunConfig, spec: EnvSpec) -> Agent:
     """The agent, its parameters drawn from a stream of their own."""
     device = pick_device(cfg.run.device)
     torch.backends.cudnn.deterministic = True  # else convolutions differ from run to run on a GPU
+    torch.backends.cuda.matmul.allow_tf32 = getattr(getattr(cfg.algo, "net", None), "precision", "") == "tf32"
     with torch.random.fork_rng(), torch.device(device):
         torch.manual_seed(derive(cfg.run.seed, "model"))
         algo = cfg.algo.build(spec)
