@@ -3,7 +3,7 @@
 Each of them, in a process of its own, is a Trainer with explorers of its own that takes its turns with the others:
 
     with Group(rank, size, folder / "meet") as group:
-        for log in Joint(build(config), group)(): ...
+        for log in GroupTrainer(build(config), group)(): ...
 
 Settings are of each learner: two of them learn from twice the rows per update. `run.seed` should differ (`seed_of`).
 """
@@ -24,7 +24,7 @@ from torch import Tensor
 from ganglion import ops
 from ganglion.core import Command, LogData, Progress, SetKnob, Stop
 from ganglion.errors import UserError
-from ganglion.ops.together import Learners, together
+from ganglion.ops.across import Learners, across
 from ganglion.runtime.agent import Agent
 from ganglion.runtime.learner import Learner
 from ganglion.runtime.streams import derive
@@ -115,7 +115,7 @@ class Group:
         """One update of all learners, who have the same counters."""
         if learner.mini is None and not learner.buffer.fresh:
             self.share(learner.agent)
-        with together(self.learners):
+        with across(self.learners):
             log = learner.step(at)
         if learner.mini is None and learner.buffer.fresh:  # these are seen once the phase is over
             self.share(learner.agent)
@@ -165,7 +165,7 @@ def seed_of(seed: int, rank: int) -> int:
     return seed if rank == 0 else derive(seed, f"learner/{rank}") % 2**31
 
 
-class Joint(Trainer):
+class GroupTrainer(Trainer):
     """A Trainer that takes its turns with others: an update when all of them are ready for one, else they collect.
 
     Counters are those of all learners together; the first one's clock is everybody's. All end together, when the budget

@@ -19,9 +19,9 @@ from ganglion.core import Noise, Progress, Stop
 from ganglion.fast import wrapper
 from ganglion.nn import nets
 from ganglion.nn.inputs import flatten
-from ganglion.ops.together import together
+from ganglion.ops.across import across
 from ganglion.runtime.build import build
-from ganglion.runtime.learners import Group, Joint, seed_of
+from ganglion.runtime.learners import Group, GroupTrainer, seed_of
 from ganglion.runtime.run import Run
 from tests.contract.worlds import ARM, DQN, IMPALA, MASKED, PPO, SAC, THREE, Bench, Case, over
 
@@ -98,7 +98,7 @@ def learned(name: str, group: Group | None, mode: str = "eager") -> dict[str, Te
         if group is None:
             update = bench.agent.learn(part.mini, part.noise, at)
         else:
-            with together(group.learners):
+            with across(group.learners):
                 update = bench.agent.learn(part.mini, part.noise, at)
         metrics |= {f"metric {k} {n}": v.clone() for n, v in update.metrics.items()}
     return bench.parameters() | metrics
@@ -136,12 +136,12 @@ def run(group: Group) -> dict[str, Tensor]:
         for _ in zip(range(60 * (group.rank == 0)), trainer()):
             pass
         begun, rows = trainer.at.env_steps, 0
-        joint = Joint(trainer, group)
-        for log in joint():
+        trainer = GroupTrainer(trainer, group)
+        for log in trainer():
             rows += log.kind == "collect"
-        assert joint.at.fraction == 1.0 and group.alike(joint.learner.agent)
-        left |= {f"{name}/{k}": v.clone() for k, v in joint.learner.agent.state().tensors.items()}
-        left[f"{name}/at"] = torch.tensor([begun, joint.at.env_steps, joint.at.opt_steps, rows])
+        assert trainer.at.fraction == 1.0 and group.alike(trainer.learner.agent)
+        left |= {f"{name}/{k}": v.clone() for k, v in trainer.learner.agent.state().tensors.items()}
+        left[f"{name}/at"] = torch.tensor([begun, trainer.at.env_steps, trainer.at.opt_steps, rows])
     return left
 
 
@@ -157,31 +157,31 @@ def resumed(group: Group, folder: Path) -> dict[str, Tensor]:
     for life in range(2):
         if group.rank:
             cfg = RunConfig.model_validate({**given, "run": {"seed": seed_of(life, group.rank)}})
-            joint = Joint(build(cfg), group)
-            for _ in joint():
+            trainer = GroupTrainer(build(cfg), group)
+            for _ in trainer():
                 pass
         else:
             cfg = RunConfig.model_validate({**given, "run": {"dir": str(folder), "fast": "eager"}})
             whole = Run.open(folder) if life else Run.create(cfg)
-            whole.trainer = joint = Joint(whole.trainer, group)
-            steps.append(joint.at.env_steps)
+            whole.trainer = trainer = GroupTrainer(whole.trainer, group)
+            steps.append(trainer.at.env_steps)
             stream = whole.stream()
             with suppress(StopIteration):
-                while life or joint.at.env_steps < 500:
+                while life or trainer.at.env_steps < 500:
                     next(stream)
                 stream.send(Stop())
                 while True:
                     next(stream)
-        steps.append(joint.at.env_steps)
-    left = {k: v.clone() for k, v in joint.learner.agent.algo.model.state().tensors.items()}
+        steps.append(trainer.at.env_steps)
+    left = {k: v.clone() for k, v in trainer.learner.agent.algo.model.state().tensors.items()}
     return left | {"steps": torch.tensor(steps)}
 
 
 def stopped(group: Group) -> dict[str, Tensor]:
     """One is told to stop, and all do; then one is lost, and the other hears of it."""
     given = {**RUNS["dqn"], "run": {"seed": seed_of(0, group.rank)}, "train": {"budget": "100k steps"}}
-    joint = Joint(build(RunConfig.model_validate(given)), group)
-    stream = joint()
+    trainer = GroupTrainer(build(RunConfig.model_validate(given)), group)
+    stream = trainer()
     with suppress(StopIteration):
         for _ in range(50):
             next(stream)
@@ -189,11 +189,11 @@ def stopped(group: Group) -> dict[str, Tensor]:
         for _ in range(1_000):
             next(stream)
         raise AssertionError("it should have stopped")
-    at = joint.at.env_steps
-    for _ in joint():
-        if joint.at.env_steps > at + 200 and group.rank == 1:
+    at = trainer.at.env_steps
+    for _ in trainer():
+        if trainer.at.env_steps > at + 200 and group.rank == 1:
             os._exit(0)
-        assert joint.at.env_steps < at + 10_000
+        assert trainer.at.env_steps < at + 10_000
     return {}
 
 
