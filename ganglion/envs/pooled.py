@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ganglion import ops
 from ganglion.core import Action, Promise, Step
 from ganglion.envs.gym import GymEnv
 from ganglion.envs.pool import Pool
@@ -68,5 +67,4 @@ class PoolEnv(GymEnv):
         self.faults.add(failures)
         if self.log_every and pool.finished:
             self._keep()
-        step: Step = ops.map_tree(lambda x: x[rows], self._step())
-        return step, torch.from_numpy(pool.lost[rows].copy()).to(self._device) if pool.hurt else None
+        return self._step(rows), torch.from_numpy(pool.lost[rows].copy()).to(self._device) if pool.hurt else None

@@ -59,7 +59,7 @@ def walked(cfg: Any, steps: int) -> tuple[list[Row], Any]:
 
 
 def test_each_slot_walks_as_it_would_alone(tmp_path: Path) -> None:
-    """Repeats every slot's actions in environments of this process: the same rows, one step later for the second half."""
+    """Repeats every slot's actions in environments of this process: the same rows."""
     cfg = halved("dqn", tmp_path / "unused")
     rows, trainer = walked(cfg, 120)
     trainer.explorer.state()  # lets the second half land
