@@ -94,8 +94,9 @@ def view(space: Box, init: Init, precision: Precision = "float32") -> Pixels | C
 
 def laid(x: Tensor, dtype: torch.dtype) -> Tensor:
     """Images [N, C, H, W] of a type; many on a CPU with channels last, which its convolutions are faster with."""
-    last = x.device.type == "cpu" and x.shape[0] >= MANY
-    return x.to(dtype, memory_format=torch.channels_last if last else torch.preserve_format)
+    if x.device.type != "cpu" or x.shape[0] < MANY:
+        return x.to(dtype)
+    return x.movedim(1, -1).to(dtype, memory_format=torch.contiguous_format).movedim(-1, 1)  # which vmap knows, too
 
 
 def convolved(conv: nn.Conv2d, x: Tensor) -> Tensor:

@@ -8,10 +8,13 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+CHUNK = 1_024  # rows of one product
+MANY = 8 * CHUNK  # rows from which on they are learned from in chunks
 Activation = Literal["relu", "tanh", "elu", "silu"]
 Init = Literal["uniform", "orthogonal"]
-Precision = Literal["float32", "bfloat16"]  # of products and activations; parameters and what comes out are float32
-PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+# Of products and activations; parameters and what comes out are float32. tf32: float32 whose products a GPU rounds.
+Precision = Literal["float32", "tf32", "bfloat16"]
+PRECISIONS = {"float32": torch.float32, "tf32": torch.float32, "bfloat16": torch.bfloat16}
 ACTIVATIONS = {"relu": torch.relu, "tanh": torch.tanh, "elu": nn.functional.elu, "silu": nn.functional.silu}
 
 
@@ -35,7 +38,13 @@ class Linears(nn.Module):
                     nn.init.orthogonal_(member, gain)
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.baddbmm(self.bias.to(x.dtype), x, self.weight.to(x.dtype))
+        weight, bias, rows = self.weight.to(x.dtype), self.bias.to(x.dtype), x.shape[1]
+        if rows < MANY or rows % CHUNK:
+            return torch.baddbmm(bias, x, weight)
+        # the weights' gradient is a product along all rows: as one it would keep a GPU's few units busy for long
+        chunks = x.reshape(-1, CHUNK, x.shape[-1])
+        weight, bias = (p.unsqueeze(1).expand(-1, rows // CHUNK, -1, -1).flatten(0, 1) for p in (weight, bias))
+        return torch.baddbmm(bias, chunks, weight).view(len(self.weight), rows, -1)
 
     def member(self, x: Tensor, index: int) -> Tensor:
         """One of the maps alone: [..., inputs] -> [..., outputs]."""
@@ -57,17 +66,22 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         rows = x.shape[:2]
-        y = x.to(self.dtype).reshape(1, -1, x.shape[-1]).expand(self.count, -1, -1)
+        y = lowered(x, self.dtype).reshape(1, -1, x.shape[-1]).expand(self.count, -1, -1)
         for layer in self.layers:
             y = self.activation(layer(y))
-        return y.unflatten(1, rows).float()
+        return y.unflatten(1, rows).to(x.dtype)
 
     def member(self, x: Tensor, index: int) -> Tensor:
         """One of the perceptrons alone: [T, B, inputs] -> [T, B, out]."""
-        x = x.to(self.dtype)
+        y = lowered(x, self.dtype)
         for layer in self.layers:
-            x = self.activation(layer.member(x, index))  # type: ignore[operator]
-        return x.float()
+            y = self.activation(layer.member(y, index))  # type: ignore[operator]
+        return y.to(x.dtype)
+
+
+def lowered(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """In a lower precision, where one is asked for."""
+    return x if dtype == torch.float32 else x.to(dtype)
 
 
 def head(inputs: int, outputs: int, init: Init, gain: float) -> nn.Linear:

@@ -97,3 +97,8 @@ class Encoded(Model):
     def observe(self, obs: Obs, valid: Tensor) -> None:
         if self.encoder.norm is not None:
             self.encoder.norm.moments.observe(flatten(obs, self.encoder.space, self.encoder.least), valid)
+
+    @property
+    def watches(self) -> bool:
+        """Whether `observe` does anything."""
+        return self.encoder.norm is not None

@@ -28,12 +28,12 @@ class JointActing:
         self.joint = joint
         self.explorers = joint.explorers
         self.fast_explore = joint.wrap(joint.template.explore)
-        self.draw = [explorer.noise for explorer in self.explorers]
+        self.draw = [explorer.noise.next for explorer in self.explorers]
         self.noise: list[Any] = [None] * joint.count
         self.given: list[Any] = [None] * joint.count
         for k, (agent, explorer) in enumerate(zip(joint.agents, self.explorers, strict=True)):
             agent.swap.on, agent.fast_explore = True, lambda *_, k=k: self.given[k]
-            setattr(explorer, "noise", lambda k=k: self.noise[k])  # noqa: B010
+            setattr(explorer.noise, "next", lambda k=k: self.noise[k])  # noqa: B010
 
     def collect(self, who: Sequence[int]) -> list[LogData]:
         joint = self.joint
@@ -85,8 +85,7 @@ class JointWalk:
     def together(self, who: Sequence[int]) -> list[LogData]:
         joint, explorers = self.joint, self.explorers
         now = self.now or ops.stack([explorer.begin() for explorer in explorers])
-        draw, slots = joint.template.draws.explore, explorers[0].env.spec.slots
-        fresh = {k: explorers[k].stream.noise(draw, self.stride, slots) for k in who}
+        fresh = {k: explorers[k].noise.stretch(self.stride) for k in who}
         noise = ops.stack([fresh.get(k, fresh[who[0]]) for k in range(joint.count)])
         with torch.no_grad():
             walked: Walked = self.fast_walk(self.world, *now, joint.knobs(), noise)

@@ -6,9 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
+import ganglion
 from ganglion.core import Box, Past
 from ganglion.nn import MLP, Encoder, MLPConfig
-from ganglion.nn.inputs import MANY, Cells, Pixels
+from ganglion.nn.inputs import MANY, Cells, Pixels, laid
+from ganglion.runtime.build import build
 
 ATARI = Box((4, 84, 84), torch.uint8, (0.0,), (255.0,))
 GRID = Box((10, 10, 4), torch.uint8, (0.0,), (1.0,))
@@ -49,6 +51,15 @@ def test_few_images_and_perceptrons_in_float32_are_what_they_were():
     assert torch.equal(body(x), y.unflatten(1, (2, 4)))
 
 
+def test_many_images_lie_with_channels_last_also_for_several_models_at_once():
+    x = images(ATARI, 1, MANY)
+    assert laid(x[0], torch.bfloat16).is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(laid(x[0], torch.float32), x[0].float())
+    see = Pixels(ATARI.shape)
+    assert torch.allclose(torch.func.vmap(see)(x[None])[0], see(x), atol=1e-5)
+    assert torch.allclose(torch.compile(see, fullgraph=True, backend="aot_eager")(x), see(x), atol=1e-5)
+
+
 @pytest.mark.parametrize("memory", ["none", "gru"])
 def test_bfloat16_stays_inside(memory):
     """What comes out and every gradient is float32, close to what float32 gives; parameters are the same ones."""
@@ -68,6 +79,13 @@ def test_bfloat16_stays_inside(memory):
     for a, b in zip(grads["float32"], grads["bfloat16"], strict=True):
         assert b.dtype == torch.float32
         assert (a - b).norm() <= 0.2 * a.norm()
+
+
+@pytest.mark.parametrize("precision", ["tf32", "float32"])
+def test_a_gpu_may_round_products_only_where_it_is_allowed_to(precision: str):
+    words = ["algo=ppo", "env={kind: torch, id: cartpole, slots: 2}", f"algo.net.precision={precision}"]
+    build(ganglion.load_config(None, words))
+    assert torch.backends.cuda.matmul.allow_tf32 == (precision == "tf32")
 
 
 def test_one_member_alone_is_that_of_all_in_either_precision():
