@@ -32,7 +32,7 @@ class JointActing:
         self.noise: list[Any] = [None] * joint.count
         self.given: list[Any] = [None] * joint.count
         for k, (agent, explorer) in enumerate(zip(joint.agents, self.explorers, strict=True)):
-            agent.swap.on, agent.fast_explore = True, lambda *_, k=k: self.given[k]
+            agent.fast_explore = lambda *_, k=k: self.given[k]
             setattr(explorer, "noise", lambda k=k: self.noise[k])  # noqa: B010
 
     def collect(self, who: Sequence[int]) -> list[LogData]:
@@ -213,6 +213,7 @@ class JointPhases:
     def learned(self, k: int, metrics: dict[str, Tensor]) -> LogData:
         learner, at = self.learners[k], self.joint.at(k)
         update = Update(metrics, torch.empty(0))
+        learner.agent.swap.look(at)
         learner.position += 1
         self.template.updates = len(learner.table) if learner.table is not None else 0
         self.template.over(update)  # learns whether phases may be taken whole

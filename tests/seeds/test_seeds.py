@@ -84,7 +84,7 @@ def metrics(run: Run) -> list[dict[str, Any]]:
 
 
 def kept(run: Run) -> list[str]:
-    return sorted(path.name for path in (run.folder / "checkpoints").iterdir() if path.is_dir())
+    return sorted(path.name for path in (run.folder / "checkpoints").glob("*") if path.is_dir())
 
 
 def check(tmp_path: Path, words: Words, differing: list[Words] | None = None) -> Seeds:
@@ -116,6 +116,40 @@ def test_ppo_whose_phases_end_at_different_times(tmp_path: Path) -> None:
 
 def test_ppo_in_gymnasium(tmp_path: Path) -> None:
     check(tmp_path, [*PPO, GYM, "train.budget=500 steps"])
+
+
+UPDATES = ["train.budget=64 opts", "algo.lr=1e-3", "eval=never", "save=never", "log.every=40 opts"]
+
+
+def test_ppo_by_plain_operations(tmp_path: Path) -> None:
+    check(tmp_path / "rollouts", [*PPO, TENSORS, *UPDATES, "run.fast=auto"])
+    check(tmp_path / "samples", [*DQN, GYM, *UPDATES, "run.fast=auto"], TWO)
+
+
+def test_whole_rollouts_and_phases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a GPU captures, run as it is."""
+    monkeypatch.setattr("ganglion.runtime.joint.mode", lambda cfg, device: "graph")
+    monkeypatch.setattr("ganglion.fast.capture.Captured", lambda fn: fn)
+    monkeypatch.setattr("ganglion.runtime.joint.Joint.traced", lambda self, fn: fn)
+    words = [*PPO, TENSORS, *UPDATES, "run.fast=auto"]
+    seeds = together(configs(tmp_path / "together", words))
+    assert seeds.collecting.stride == 16 and seeds.learning.template.whole  # type: ignore[union-attr]
+    for run, cfg in zip(
+        seeds.runs, configs(tmp_path / "alone", [*PPO, TENSORS, *UPDATES, "run.fast=auto"]), strict=True
+    ):
+        same(alone(cfg).state(), run.state())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("words", [[*PPO, TENSORS], [*DQN, TENSORS]], ids=["ppo", "dqn"])
+def test_captured(tmp_path: Path, words: Words) -> None:
+    more = [*words, *UPDATES, "run.fast=auto", "run.device=cuda"]
+    seeds = together(configs(tmp_path / "together", more))
+    for run, cfg in zip(seeds.runs, configs(tmp_path / "alone", more), strict=True):
+        one, other = alone(cfg).state(), run.state()
+        for name, tensor in one.tensors.items():
+            if name.startswith("trainer/agent"):
+                torch.testing.assert_close(other.tensors[name], tensor, rtol=1e-3, atol=1e-4)
 
 
 def test_ppo_with_a_memory(tmp_path: Path) -> None:
