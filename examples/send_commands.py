@@ -33,7 +33,7 @@ def main() -> list[LogData]:
             if log.kind in ("evaluate", "save"):
                 print(log.kind, log.at.env_steps, log.metrics.get("path", ""))
     except StopIteration as end:
-        print(f"stopped: {end.value.reason}; epsilon is {run.trainer.learner.agent.values['epsilon']}")
+        print(f"stopped: {end.value.reason}; epsilon is {run.trainer.learner.agent.held.values['epsilon']}")
     return seen
 
 

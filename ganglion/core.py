@@ -232,6 +232,9 @@ class Model(nn.Module):
 
     def observe(self, obs: Obs, valid: Tensor) -> None:
         """Advances the statistics of normalisers by new rows; called once per row, never in `learn`."""
+        for part in self.children():
+            if isinstance(part, Model):
+                part.observe(obs, valid)
 
     def state(self) -> State:
         return State(dict(self.state_dict()))

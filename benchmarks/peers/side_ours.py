@@ -57,9 +57,10 @@ class Side:
         agent = self.trainer.learner.agent
         learn = agent.learn
 
-        def looked(mini: Any, *rest: Any) -> Any:
-            self.rows = ops.leaves(mini)[0].shape[:2].numel()
-            return learn(mini, *rest)
+        def looked(mini: Any, noise: Any, at: Any, rows: Any = ()) -> Any:
+            deep, wide = ops.leaves(mini)[0].shape[:2]
+            self.rows = deep * (len(rows) or wide)
+            return learn(mini, noise, at, rows)
 
         agent.learn = looked  # type: ignore[method-assign]
         self.advance(updates)

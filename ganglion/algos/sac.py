@@ -92,10 +92,6 @@ class SACModel(Model):
     def value(self, obs: Obs, past: Past, action: Action | None = None) -> tuple[Tensor, Memory]:
         return self.critics.value(obs, past, action)
 
-    def observe(self, obs: Obs, valid: Tensor) -> None:
-        self.actor.observe(obs, valid)
-        self.critics.observe(obs, valid)
-
 
 class SAC(Algorithm[Sample[Transition], Sample[Transition]]):
     """A stochastic actor that seeks value and entropy at once."""

@@ -106,10 +106,6 @@ class TD3Model(Model):
     def value(self, obs: Obs, past: Past, action: Action | None = None) -> tuple[Tensor, Memory]:
         return self.critics.value(obs, past, action)
 
-    def observe(self, obs: Obs, valid: Tensor) -> None:
-        self.actor.observe(obs, valid)
-        self.critics.observe(obs, valid)
-
 
 class Sure(NamedTuple):
     """A distribution with all its weight on one action."""

@@ -18,8 +18,8 @@ from ganglion.buffers.transitions import Fold
 from ganglion.config import Share, linear, register
 from ganglion.core import Obs, Past, Progress, Row, Sample, State, Transition, join, under
 from ganglion.errors import UserError
+from ganglion.ops.across import least, several
 from ganglion.ops.returns import windows
-from ganglion.ops.together import least, several
 
 
 @register("buffer", "prioritised")

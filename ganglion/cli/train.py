@@ -31,7 +31,7 @@ def begin_early(args: argparse.Namespace) -> None:
         from ganglion.runtime.cluster import Site, begin_ray
 
         explorers = args.explorers if args.explorers and args.explorers.isdecimal() else "2"
-        begin_ray(Site(processes=int(explorers) + 1))
+        begin_ray(Site(processes=int(explorers)))
 
 
 def run(args: argparse.Namespace) -> int:

@@ -22,6 +22,7 @@ from ganglion.errors import UserError, nearest
 from ganglion.registry import TABLE, names, presets
 
 MAX_CASES = 1_000
+IMPORTED: dict[str, None] = {}  # the user's modules that were asked for, in order: explorers elsewhere need them, too
 _PATH = re.compile(r"[A-Za-z_][\w-]*(\.[A-Za-z_][\w-]*)*")
 
 
@@ -71,6 +72,7 @@ def import_module(name: str) -> None:
         sys.path.insert(0, os.getcwd())
     try:
         importlib.import_module(name)
+        IMPORTED[name] = None
     except UserError:
         raise
     except Exception as error:

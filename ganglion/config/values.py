@@ -64,9 +64,11 @@ class Every:
 
     def measure(self, at: At) -> float:
         """The counter of this unit."""
-        return {"steps": float(at.env_steps), "opts": float(at.opt_steps), "seconds": at.seconds, "never": 0.0}[
-            self.unit
-        ]
+        if self.unit == "steps":  # asked several times per event: no table
+            return at.env_steps
+        if self.unit == "opts":
+            return at.opt_steps
+        return at.seconds if self.unit == "seconds" else 0.0
 
     def __str__(self) -> str:
         if self.unit == "never":

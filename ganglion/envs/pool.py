@@ -392,7 +392,7 @@ class Pool:
             shared[share.part] = own[share.part]
         member = self.crew.replace(share)
         self._tell_place(share, place)
-        said = member.hear(self.crew.patience)
+        said = member.hear(self.timeout + 10 * REPLAY)  # an environment may hang here too
         if said["wrong"]:
             for own, shared in self._pairs:
                 shared[share.part] = own[share.part]

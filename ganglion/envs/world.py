@@ -23,19 +23,30 @@ def _signed(x: int) -> int:
     return x - (1 << 64) if x >= 1 << 63 else x
 
 
-def mix(x: Tensor) -> Tensor:
-    """One round of splitmix64 on int64, bit for bit `seeds.mix`; multiplication wraps, shifts are made unsigned."""
-    x = x + _signed(seeds.GOLDEN)
-    x = (x ^ ((x >> 30) & ((1 << 34) - 1))) * _signed(seeds.FIRST)
-    x = (x ^ ((x >> 27) & ((1 << 37) - 1))) * _signed(seeds.SECOND)
-    return x ^ ((x >> 31) & ((1 << 33) - 1))
+class Hash(NamedTuple):
+    """splitmix64 on int64 tensors. Its constants are tensors: written into a kernel, some compilers refuse them."""
 
+    golden: Tensor
+    first: Tensor
+    second: Tensor
 
-def uniforms(key: Tensor, count: int) -> Tensor:
-    """Numbers in [0, 1) from int64 keys: [...] -> [..., count] float64."""
-    stream = torch.arange(1, count + 1, device=key.device) * _signed(seeds.GOLDEN)
-    bits = (mix(key.unsqueeze(-1) + stream) >> 11) & ((1 << 53) - 1)
-    return bits.to(torch.float64) * 2.0**-53
+    @classmethod
+    def on(cls, device: torch.device) -> Hash:
+        constants = (seeds.GOLDEN, seeds.FIRST, seeds.SECOND)
+        return cls(*(torch.tensor(_signed(x), device=device) for x in constants))
+
+    def mix(self, x: Tensor) -> Tensor:
+        """One round, bit for bit `seeds.mix`; multiplication wraps, shifts are made unsigned."""
+        x = x + self.golden
+        x = (x ^ ((x >> 30) & ((1 << 34) - 1))) * self.first
+        x = (x ^ ((x >> 27) & ((1 << 37) - 1))) * self.second
+        return x ^ ((x >> 31) & ((1 << 33) - 1))
+
+    def uniforms(self, key: Tensor, count: int) -> Tensor:
+        """Numbers in [0, 1) from int64 keys: [...] -> [..., count] float64."""
+        stream = torch.arange(1, count + 1, device=key.device) * self.golden
+        bits = (self.mix(key.unsqueeze(-1) + stream) >> 11) & ((1 << 53) - 1)
+        return bits.to(torch.float64) * 2.0**-53
 
 
 class World(NamedTuple):
@@ -79,6 +90,7 @@ class TorchEnv:
 
     def __init__(self, slots: int, name: str, device: str | torch.device = "cpu") -> None:
         self.device = torch.device(device)
+        self.hash = Hash.on(self.device)
         self.spec = EnvSpec(self.obs_space, self.action_space, slots, name)
 
         def zeros(*shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
@@ -99,11 +111,11 @@ class TorchEnv:
 
     def reset(self, seed: int) -> Step:
         slots = torch.arange(self.spec.slots, device=self.device)
-        self.root.copy_(mix(slots ^ _signed(seeds.mix(seed & seeds.MASK))))
+        self.root.copy_(self.hash.mix(slots ^ _signed(seeds.mix(seed & seeds.MASK))))
         for tensor in (self.ended, self.episode, self.length, self.total, self.count):
             tensor.zero_()
         self._drained, self._waiting, self._calls = torch.zeros_like(self._drained), [], 0
-        self.world.copy_(self.first(uniforms(self._key(self.episode), self.starts)))
+        self.world.copy_(self.first(self.hash.uniforms(self._key(self.episode), self.starts)))
         no = torch.zeros_like(self.ended)
         return Step(self.observe(self.world), torch.zeros_like(self.total, dtype=torch.float32), no, no.clone(), ~no)
 
@@ -135,7 +147,7 @@ class TorchEnv:
         ended, episode = terminated | truncated, now.episode
         if starting:
             episode = episode + restart
-            first = self.first(uniforms(self._key(episode), self.starts))
+            first = self.first(self.hash.uniforms(self._key(episode), self.starts))
             world = torch.where(restart.unsqueeze(-1), first, world)
         total = now.total.masked_fill(restart, 0.0) + reward
         step = Step(self.observe(world), reward.to(torch.float32), terminated, truncated, ~ended)
@@ -144,10 +156,10 @@ class TorchEnv:
     def _dice(self, now: World) -> Tensor:
         if not self.draws:
             return now.world[:, :0]
-        return uniforms(self._key(now.episode) + (now.length + 1) * _signed(seeds.SECOND), self.draws)
+        return self.hash.uniforms(self._key(now.episode) + (now.length + 1) * self.hash.second, self.draws)
 
     def _key(self, episode: Tensor) -> Tensor:
-        return mix(self.root ^ episode)
+        return self.hash.mix(self.root ^ episode)
 
     # ------------------------------------------------------------ finished episodes
 

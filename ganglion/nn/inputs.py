@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from ganglion.core import Box, Composite, Discrete, MultiBinary, MultiDiscrete, Obs, Space
-from ganglion.nn.layers import Init
+from ganglion.nn.layers import PRECISIONS, Init, Precision
 
+MANY = 64  # images that a processor convolves faster with the channels of a pixel side by side
 IMAGE = 36  # pixels a side that Mnih et al.'s convolutions need; what is smaller is a grid
 
 
@@ -80,9 +81,10 @@ def image_spaces(space: Space, least: int = IMAGE) -> list[Box]:
     return [space] if isinstance(space, Box) and is_image(space, least) else []
 
 
-def view(space: Box, init: Init) -> Pixels | Cells:
+def view(space: Box, init: Init, precision: Precision = "float32") -> Pixels | Cells:
     """The convolutions for an image or a grid."""
-    made = Pixels(space.shape) if is_image(space) else Cells(space)
+    dtype = PRECISIONS[precision]
+    made = Pixels(space.shape, dtype) if is_image(space) else Cells(space, dtype)
     for layer in made.modules():
         if isinstance(layer, nn.Conv2d) and init == "orthogonal":
             nn.init.orthogonal_(layer.weight, 2**0.5)
@@ -90,11 +92,26 @@ def view(space: Box, init: Init) -> Pixels | Cells:
     return made
 
 
+def laid(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Images [N, C, H, W] of a type; many on a CPU with channels last, which its convolutions are faster with."""
+    if x.device.type != "cpu" or x.shape[0] < MANY:
+        return x.to(dtype)
+    return x.movedim(1, -1).to(dtype, memory_format=torch.contiguous_format).movedim(-1, 1)  # which vmap knows, too
+
+
+def convolved(conv: nn.Conv2d, x: Tensor) -> Tensor:
+    """A convolution and a rectifier, in the precision of what comes in."""
+    assert conv.bias is not None
+    stride = conv.stride[0]  # the same both ways
+    return torch.relu(nn.functional.conv2d(x, conv.weight.to(x.dtype), conv.bias.to(x.dtype), stride))
+
+
 class Pixels(nn.Module):
     """The convolutions of Mnih et al. (2015): an image [T, B, C, H, W] or [T, B, H, W, C] -> [T, B, out]."""
 
-    def __init__(self, shape: tuple[int, ...]) -> None:
+    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
+        self.dtype = dtype
         first = channels_first(shape)
         self.turned = first != shape
         self.convs = nn.Sequential(
@@ -111,8 +128,10 @@ class Pixels(nn.Module):
     def forward(self, image: Tensor) -> Tensor:
         x = image.flatten(0, 1)
         x = x.movedim(-1, 1) if self.turned else x
-        x = x.float() / 255 if x.dtype == torch.uint8 else x
-        return self.convs(x).flatten(1).unflatten(0, image.shape[:2])
+        x = laid(x, self.dtype) / 255 if x.dtype == torch.uint8 else laid(x, self.dtype)
+        for layer in self.convs:
+            x = convolved(layer, x) if isinstance(layer, nn.Conv2d) else x  # the rectifiers are part of it
+        return x.flatten(1).unflatten(0, image.shape[:2]).float()
 
 
 class Cells(nn.Module):
@@ -121,8 +140,9 @@ class Cells(nn.Module):
     Bytes are divided by what the space says is their most: ones and zeros stay as they are.
     """
 
-    def __init__(self, space: Box) -> None:
+    def __init__(self, space: Box, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
+        self.dtype = dtype
         first = channels_first(space.shape)
         self.turned = first != space.shape
         self.most = max(space.high) if space.dtype == torch.uint8 else 1.0
@@ -132,5 +152,5 @@ class Cells(nn.Module):
     def forward(self, grid: Tensor) -> Tensor:
         x = grid.flatten(0, 1)
         x = x.movedim(-1, 1) if self.turned else x
-        x = x.float() / self.most if self.most != 1.0 else x.float()
-        return torch.relu(self.conv(x)).flatten(1).unflatten(0, grid.shape[:2])
+        x = laid(x, self.dtype) / self.most if self.most != 1.0 else laid(x, self.dtype)
+        return convolved(self.conv, x).flatten(1).unflatten(0, grid.shape[:2]).float()

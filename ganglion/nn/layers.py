@@ -8,13 +8,20 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+CHUNK = 1_024  # rows of one product
+MANY = 8 * CHUNK  # rows from which on they are learned from in chunks
 Activation = Literal["relu", "tanh", "elu", "silu"]
 Init = Literal["uniform", "orthogonal"]
+Precision = Literal["float32", "bfloat16"]  # of products and activations; parameters and what comes out are float32
+PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 ACTIVATIONS = {"relu": torch.relu, "tanh": torch.tanh, "elu": nn.functional.elu, "silu": nn.functional.silu}
 
 
 class Linears(nn.Module):
-    """`count` independent linear maps as one batched product: [count, N, inputs] -> [count, N, outputs]."""
+    """`count` independent linear maps as one batched product: [count, N, inputs] -> [count, N, outputs].
+
+    Computed in the precision of what comes in.
+    """
 
     def __init__(self, count: int, inputs: int, outputs: int, init: Init = "uniform", gain: float = 1.0) -> None:
         super().__init__()
@@ -30,34 +37,50 @@ class Linears(nn.Module):
                     nn.init.orthogonal_(member, gain)
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.baddbmm(self.bias, x, self.weight)
+        weight, bias, rows = self.weight.to(x.dtype), self.bias.to(x.dtype), x.shape[1]
+        if rows < MANY or rows % CHUNK:
+            return torch.baddbmm(bias, x, weight)
+        # the weights' gradient is a product along all rows: as one it would keep a GPU's few units busy for long
+        chunks = x.reshape(-1, CHUNK, x.shape[-1])
+        weight, bias = (p.unsqueeze(1).expand(-1, rows // CHUNK, -1, -1).flatten(0, 1) for p in (weight, bias))
+        return torch.baddbmm(bias, chunks, weight).view(len(self.weight), rows, -1)
 
     def member(self, x: Tensor, index: int) -> Tensor:
         """One of the maps alone: [..., inputs] -> [..., outputs]."""
-        return x @ self.weight[index] + self.bias[index]
+        return x @ self.weight[index].to(x.dtype) + self.bias[index].to(x.dtype)
 
 
 class MLP(nn.Module):
     """`count` independent multi-layer perceptrons side by side: [T, B, inputs] -> [count, T, B, out]."""
 
-    def __init__(self, count: int, inputs: int, hidden: tuple[int, ...], activation: Activation, init: Init) -> None:
+    def __init__(
+        self, count: int, inputs: int, hidden: tuple[int, ...], activation: Activation, init: Init,
+        precision: Precision = "float32",
+    ) -> None:  # fmt: skip
         super().__init__()
+        self.dtype = PRECISIONS[precision]
         sizes = (inputs, *hidden)
         self.layers = nn.ModuleList(Linears(count, a, b, init, gain=2**0.5) for a, b in pairwise(sizes))
         self.count, self.out, self.activation = count, sizes[-1], ACTIVATIONS[activation]
 
     def forward(self, x: Tensor) -> Tensor:
         rows = x.shape[:2]
-        y = x.reshape(1, -1, x.shape[-1]).expand(self.count, -1, -1)
+        y = lowered(x, self.dtype).reshape(1, -1, x.shape[-1]).expand(self.count, -1, -1)
         for layer in self.layers:
             y = self.activation(layer(y))
-        return y.unflatten(1, rows)
+        return y.unflatten(1, rows).to(x.dtype)
 
     def member(self, x: Tensor, index: int) -> Tensor:
         """One of the perceptrons alone: [T, B, inputs] -> [T, B, out]."""
+        y = lowered(x, self.dtype)
         for layer in self.layers:
-            x = self.activation(layer.member(x, index))  # type: ignore[operator]
-        return x
+            y = self.activation(layer.member(y, index))  # type: ignore[operator]
+        return y.to(x.dtype)
+
+
+def lowered(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """In a lower precision, where one is asked for."""
+    return x if dtype == torch.float32 else x.to(dtype)
 
 
 def head(inputs: int, outputs: int, init: Init, gain: float) -> nn.Linear:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ganglion.config import NetConfig, register
 from ganglion.core import Memory, Model, Obs, Past, Space
 from ganglion.nn.inputs import IMAGE, flat_size, flatten, image_spaces, images, view
-from ganglion.nn.layers import MLP, Activation, Init
+from ganglion.nn.layers import MLP, Activation, Init, Precision
 from ganglion.nn.normalisers import ObsNormaliser
 
 Size = Annotated[int, Field(ge=1, le=65_536)]  # units of a layer
@@ -28,6 +28,7 @@ class MLPConfig(NetConfig):
     memory_size: Size = 64
     normalise: bool = False  # observations, by running mean and deviation
     grid: Literal["flat", "conv"] = "flat"  # smaller images, from 5 x 5: as flat numbers, or through a convolution
+    precision: Precision = "float32"  # that layers compute in
 
     @property
     def recurrent(self) -> bool:
@@ -37,7 +38,7 @@ class MLPConfig(NetConfig):
         return Encoder(self, space)
 
     def body(self, inputs: int, count: int = 1) -> MLP:
-        return MLP(count, inputs, self.hidden, self.activation, self.init)
+        return MLP(count, inputs, self.hidden, self.activation, self.init, self.precision)
 
 
 class Encoder(nn.Module):
@@ -47,7 +48,7 @@ class Encoder(nn.Module):
         super().__init__()
         self.least = 5 if net.grid == "conv" else IMAGE  # pixels a side that convolutions read
         self.space, self.flat = space, flat_size(space, self.least)
-        self.pixels = nn.ModuleList(view(part, net.init) for part in image_spaces(space, self.least))
+        self.pixels = nn.ModuleList(view(part, net.init, net.precision) for part in image_spaces(space, self.least))
         self.norm = ObsNormaliser(self.flat) if net.normalise and self.flat else None
         size = self.flat + sum(part.out for part in self.pixels)  # type: ignore[misc]
         self.cell: nn.LSTMCell | nn.GRUCell | None = None
@@ -96,3 +97,8 @@ class Encoded(Model):
     def observe(self, obs: Obs, valid: Tensor) -> None:
         if self.encoder.norm is not None:
             self.encoder.norm.moments.observe(flatten(obs, self.encoder.space, self.encoder.least), valid)
+
+    @property
+    def watches(self) -> bool:
+        """Whether `observe` does anything."""
+        return self.encoder.norm is not None

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ganglion.core import Draw, Noise
-from ganglion.ops.together import mean
+from ganglion.ops.across import mean
 
 
 def alike(name: str, *tensors: Tensor) -> None:

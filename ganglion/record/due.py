@@ -15,10 +15,10 @@ class Due:
 
     def due(self, at: Progress) -> bool:
         """True once whenever at least one more interval has passed, and marks it."""
-        passed = int(self.every.measure(at) // self.every.count)
-        if passed <= self.passed:
+        measured = self.every.measure(at)
+        if measured < (self.passed + 1) * self.every.count:
             return False
-        self.passed = passed
+        self.passed = int(measured // self.every.count)
         return True
 
     def state(self) -> State:

@@ -9,7 +9,7 @@ never ended.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from math import isfinite
 
 import torch
@@ -36,17 +36,20 @@ class Stage:
             while True:
                 for own in self.before():
                     waiting += self.passed((yield own))
-                stop = next((told for told in waiting if isinstance(told, Stop)), None)
-                if stop is not None and not begun:
-                    yield from self.after(stop)
-                    return stop
+                if waiting and not begun:
+                    stop = next((told for told in waiting if isinstance(told, Stop)), None)
+                    if stop is not None:
+                        yield from self.after(stop)
+                        return stop
                 try:
                     log = stream.send(waiting.pop(0) if waiting and begun else None)
                 except StopIteration as end:
                     yield from self.after(end.value)
                     return end.value
                 begun, wish = True, self.seen(log)
-                waiting += self.passed((yield log), wish)
+                told = yield log
+                if told is not None or wish is not None:  # almost never: this is passed by every event
+                    waiting += self.passed(told, wish)
         finally:
             stream.close()
 
@@ -54,9 +57,9 @@ class Stage:
         """The commands that are not meant for this stage."""
         return [told for told in map(self.take, commands) if told is not None]
 
-    def before(self) -> Iterator[LogData]:
+    def before(self) -> Iterable[LogData]:
         """What is due by the counters, before the stream goes on."""
-        return iter(())
+        return ()
 
     def seen(self, log: LogData) -> Command | None:
         """Looks at what passes; a command it returns goes to the stream, after the caller's own."""
@@ -95,12 +98,13 @@ class Evaluated(Stage):
         self.last = -1  # opt steps at the last evaluation
         self.asked = False
 
-    def before(self) -> Iterator[LogData]:
+    def before(self) -> Iterable[LogData]:
         now = self.now()
         due = self.due.due(now) and now.fraction < 1  # what is due at the end waits for the last updates
-        if due or self.asked:
-            self.asked = False
-            yield self.evaluate()
+        if not (due or self.asked):
+            return ()
+        self.asked = False
+        return (self.evaluate(),)
 
     def after(self, stop: Stop) -> Iterator[LogData]:
         if stop.finished and self.due.every.unit != "never" and self.last != self.now().opt_steps:
@@ -173,9 +177,8 @@ class Recorded(Stage):
         if len(values) >= MOST_WAITING:
             self.settle()
 
-    def before(self) -> Iterator[LogData]:
-        if self.due.due(self.now()):
-            yield self.record()
+    def before(self) -> Iterable[LogData]:
+        return (self.record(),) if self.due.due(self.now()) else ()
 
     def after(self, stop: Stop) -> Iterator[LogData]:
         if stop.finished and self.now() != self.since:
@@ -241,10 +244,11 @@ class Saved(Stage):
         self.asked = False
         self.last: Progress | None = None
 
-    def before(self) -> Iterator[LogData]:
-        if self.due.due(self.now()) or self.asked:
-            self.asked = False
-            yield self.log()
+    def before(self) -> Iterable[LogData]:
+        if not (self.due.due(self.now()) or self.asked):
+            return ()
+        self.asked = False
+        return (self.log(),)
 
     def seen(self, log: LogData) -> Command | None:
         if log.kind == "evaluate" and log.metrics["eval/best"] and self.due.every.unit != "never":

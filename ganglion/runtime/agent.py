@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -9,9 +10,11 @@ from torch import Tensor
 
 from ganglion import ops
 from ganglion.core import Acted, Algorithm, Knobs, Noise, Obs, Past, Progress, Row, SetKnob, State, Update, join, under
-from ganglion.errors import UserError, nearest
 from ganglion.exchange import Weights
 from ganglion.fast import Swap, Wrap
+from ganglion.runtime.knobs import Held
+
+Rows = Tensor | tuple[()]  # numbers of rows; (): all of them
 
 
 class Agent:
@@ -22,10 +25,9 @@ class Agent:
     ) -> None:
         self.algo, self.device, self.swap = algo, device, swap or Swap()
         self.draws = algo.draws()
-        self.pinned: dict[str, float] = {}  # knobs set by hand
-        self.held: dict[str, Tensor] = {}
-        self.values: dict[str, float] = {}
-        self.fast_explore, self.fast_learn, self.fast_late = wrap(self.explore), wrap(algo.learn), wrap(algo.learn_late)
+        self.held = Held(device)
+        self.fast_explore, self.fast_learn, self.fast_late = wrap(self.explore), wrap(self.update), wrap(self.late)
+        self.fast_prepare = algo.prepare if type(algo).prepare is Algorithm.prepare else wrap(algo.prepare)
         # on a CPU evaluation waits for its environments: not worth a compilation
         self.fast_exploit = wrap(self.exploit) if device.type == "cuda" else self.exploit
 
@@ -58,17 +60,29 @@ class Agent:
 
     # ------------------------------------------------------------ learning
 
-    def learn(self, mini: Any, noise: Noise, at: Progress) -> Update:
-        """One update, and what follows it at intervals: the parts that learn more rarely, targets that are copied."""
+    @torch.no_grad()
+    def prepare(self, item: Any) -> Any:
+        """What is computed once per item."""
+        return (self.fast_prepare if self.swap.on else self.algo.prepare)(item)
+
+    def learn(self, mini: Any, noise: Noise, at: Progress, rows: Rows = ()) -> Update:
+        """One update from some rows of what was prepared, or all, and what follows it at intervals: the parts that
+        learn more rarely, targets that are copied."""
         self.swap.look(at)
         fast, algo, knobs, count = self.swap.on, self.algo, self.knobs(at), at.opt_steps + 1
-        update: Update = (self.fast_learn if fast else algo.learn)(mini, knobs, noise)
+        update: Update = (self.fast_learn if fast else self.update)(mini, rows, knobs, noise)
         if algo.late_every and count % algo.late_every == 0:
-            late = (self.fast_late if fast else algo.learn_late)(mini, knobs, noise)
+            late = (self.fast_late if fast else self.late)(mini, rows, knobs, noise)
             update = update._replace(metrics={**update.metrics, **late})
         if algo.sync_every and count % algo.sync_every == 0:
             algo.sync_target()
         return update
+
+    def update(self, mini: Any, rows: Rows, knobs: Knobs, noise: Noise) -> Update:
+        return self.algo.learn(some(mini, rows), knobs, noise)
+
+    def late(self, mini: Any, rows: Rows, knobs: Knobs, noise: Noise) -> Mapping[str, Tensor]:
+        return self.algo.learn_late(some(mini, rows), knobs, noise)
 
     @torch.no_grad()
     def observe(self, rows: Row) -> None:
@@ -79,26 +93,15 @@ class Agent:
 
     def settings(self, at: Progress) -> dict[str, float]:
         """What each knob is worth: by its schedule, or as pinned by hand."""
-        return {**self.algo.knobs(at), **self.pinned}
+        return {**self.algo.knobs(at), **self.held.pinned}
 
     def knobs(self, at: Progress) -> Knobs:
         """What changes over a run, as tensors that change in place."""
-        values = self.settings(at)
-        if values != self.values:
-            for name, value in values.items():
-                self.held.setdefault(name, torch.zeros((), device=self.device)).fill_(value)
-            self.values = values
-        return self.held
+        return self.held.at(self.settings(at))
 
     def pin(self, command: SetKnob) -> None:
-        known = self.algo.knobs(Progress())
-        if command.name not in known:
-            accepted = ", ".join(known) or "none"
-            raise UserError(f"no knob {command.name!r}. Accepted: {accepted}.{nearest(command.name, known)}")
-        if command.value is None:
-            self.pinned.pop(command.name, None)
-        else:
-            self.pinned[command.name] = command.value
+        """Sets a knob by hand."""
+        self.held.pin(command, self.algo.knobs(Progress()))
 
     def command(self, at: Progress) -> Weights:
         """The weights of now, for whoever acts elsewhere."""
@@ -108,17 +111,22 @@ class Agent:
     def obey(self, weights: Weights) -> None:
         """Takes weights over, in place."""
         self.algo.model.restore(State(weights.tensors))
-        self.pinned = dict(weights.knobs)
+        self.held.pinned = dict(weights.knobs)
 
     def state(self) -> State:
         parts = {name: part.state() for name, part in self.algo.parts().items()}
-        return join({**parts, "pinned": State({}, {"knobs": dict(self.pinned)}), "swap": self.swap.state()})
+        return join({**parts, "pinned": State({}, {"knobs": dict(self.held.pinned)}), "swap": self.swap.state()})
 
     def restore(self, state: State) -> None:
         for name, part in self.algo.parts().items():
             part.restore(under(state, name))
-        self.pinned = dict(under(state, "pinned").scalars["knobs"])
+        self.held.pinned = dict(under(state, "pinned").scalars["knobs"])
         self.swap.restore(under(state, "swap"))
+
+
+def some(mini: Any, rows: Rows) -> Any:
+    """A minibatch of what was prepared: gathered inside the graph that learns from it."""
+    return ops.take(mini, rows, dim=1) if isinstance(rows, Tensor) else mini
 
 
 def enter(obs: Obs) -> Obs:

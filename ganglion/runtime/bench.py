@@ -13,6 +13,7 @@ from ganglion.core import Env, Step
 from ganglion.envs.checks.slots import Chooser
 from ganglion.fast.limits import Arithmetic, arithmetic, bandwidth
 from ganglion.fast.profile import Profile, Shares, named
+from ganglion.runtime.agent import some
 from ganglion.runtime.build import build, build_env
 from ganglion.runtime.streams import derive
 from ganglion.runtime.trainer import Trainer
@@ -61,6 +62,10 @@ class Kept:
 
         setattr(agent, "learn", keep_learn)  # noqa: B010
         setattr(agent, "sample", keep_sample)  # noqa: B010
+
+    def minibatch(self) -> Any:
+        """What the last update learned from."""
+        return some(self.learned[0], self.learned[3])
 
 
 def bench(cfg: RunConfig, seconds: float = 10.0) -> Bench:
@@ -150,7 +155,7 @@ def arithmetic_of(kept: Kept) -> tuple[Arithmetic, Arithmetic] | None:
     if not kept.learned or not kept.acted:
         return None
     algo, agent = kept.agent.algo, kept.agent
-    mini, noise, at = kept.learned
+    mini, (noise, at) = kept.minibatch(), kept.learned[1:3]
     obs, past, dice, _ = kept.acted
     update = arithmetic(lambda: algo.learn(mini, agent.knobs(at), noise))
     with torch.no_grad():
@@ -161,7 +166,7 @@ def arithmetic_of(kept: Kept) -> tuple[Arithmetic, Arithmetic] | None:
 def traffic(kept: Kept) -> tuple[int, float]:
     """Bytes an update has to move at least, and the bytes per second that memory of that size gives."""
     weights = sum(p.numel() * p.element_size() for p in kept.agent.algo.model.parameters())
-    batch = sum(x.numel() * x.element_size() for x in ops.leaves(kept.learned[0]))
+    batch = sum(x.numel() * x.element_size() for x in ops.leaves(kept.minibatch()))
     return ADAM * weights + 2 * batch, bandwidth(4 * weights + batch, kept.agent.device)
 
 

@@ -93,5 +93,6 @@ def build_walkers(cfg: RunConfig, agent: Agent, env: Env) -> tuple[Explorer, Lea
         return Explorer(agent, env, processor, learner, seed), learner
     wrap, gpu = quicken(cfg, agent.device)[0], agent.device.type == "cuda"
     stride = buffer.horizon if gpu else gcd(buffer.horizon, STRIDE)
-    phase = Phase(agent, buffer, limiter, seed, wrap if gpu else None)
-    return Strider(agent, env, processor, phase, seed, stride, wrap, Fused if gpu else None), phase
+    fused = Fused if gpu else None
+    phase = Phase(agent, buffer, limiter, seed, wrap if gpu else None, fused)
+    return Strider(agent, env, processor, phase, seed, stride, wrap, fused), phase

@@ -22,7 +22,7 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",  # tells nobody
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    "RAY_DEDUP_LOGS": "0",
+    "RAY_DEDUP_LOGS_SKIP_REGEX": "A worker died or was killed",  # the coordinator says so itself, in a line
 }
 # Ray would make 127.0.0.1 a reachable address and listen on all of them; where it thinks that clusters are not
 # supported, it keeps to loopback.
@@ -36,7 +36,7 @@ class Site(NamedTuple):
 
     address: str | None = None
     host: str = "127.0.0.1"
-    processes: int = 3
+    processes: int = 2  # that are started, and import what they need, before anyone asks for them
 
 
 _coming: dict[Site, Future[Any]] = {}

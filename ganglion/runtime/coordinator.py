@@ -32,7 +32,7 @@ REMEMBERED = 1_000  # recoveries
 
 def site(cfg: RunConfig) -> Site:
     """The Ray that a config asks for."""
-    return Site(cfg.fleet.address, cfg.fleet.host, cfg.fleet.explorers + cfg.fleet.spares)
+    return Site(cfg.fleet.address, cfg.fleet.host, cfg.fleet.explorers)
 
 
 def explained(error: Any, who: str) -> Exception:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from importlib import import_module
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -27,13 +26,13 @@ class Judge:
     def __init__(self, config: str, modules: Sequence[str]) -> None:
         import torch
 
-        for module in modules:
-            import_module(module)
-        from ganglion.config import load
+        from ganglion.config.files import import_module, load
         from ganglion.runtime.build import build_agent, build_env, build_evaluator
         from ganglion.runtime.station import away
         from ganglion.runtime.streams import derive
 
+        for module in modules:
+            import_module(module)
         cfg = away(load(config))
         torch.set_num_threads(cfg.run.threads)
         env = build_env(cfg, 1)

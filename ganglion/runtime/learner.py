@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ganglion import ops
-from ganglion.core import Limiter, LogData, Obs, Past, Progress, Row, State, Update, join, under
+from ganglion.core import Algorithm, Limiter, LogData, Model, Obs, Past, Progress, Row, State, Update, join, under
 from ganglion.runtime.agent import Agent
 from ganglion.runtime.streams import Stream
 
@@ -17,15 +17,16 @@ class Learner:
     """Agent + Buffer + Limiter. A learning phase is one item, a table of its minibatches and a position in it."""
 
     def __init__(self, agent: Agent, buffer: Any, limiter: Limiter, seed: int) -> None:
-        self.agent, self.buffer, self.limiter = agent, buffer, limiter
+        self.agent, self.buffer, self.limiter, self.watches = agent, buffer, limiter, watches(agent.algo)
         self.stream = Stream(seed, "learn", agent.device)
         self.mini: Any = None  # the item being learned from, prepared; None between phases
         self.table: Tensor | None = None  # [updates, rows each]
         self.position = 0
+        self.deep = self.wide = 0  # rows in time and beside each other of what is learned from
 
     def push(self, row: Row, ahead: tuple[Obs, Past], at: Progress) -> None:
         self.buffer.push(row, ahead, at)
-        if not self.buffer.fresh:
+        if not self.buffer.fresh and self.watches:
             self.agent.observe(ops.map_tree(lambda x: x.to(self.agent.device)[None], row))
 
     def owes(self, at: Progress) -> bool:
@@ -38,24 +39,27 @@ class Learner:
         """One update."""
         if self.mini is None:
             self.begin(at)
-        mini = self.mini if self.table is None else ops.take(self.mini, self.table[self.position], dim=1)
-        first = ops.leaves(mini)[0]
-        noise = self.stream.noise(self.agent.draws.learn, *first.shape[:2])
-        update = self.agent.learn(mini, noise, at)
+        rows = () if self.table is None else self.table[self.position]
+        noise = self.stream.noise(self.agent.draws.learn, self.deep, len(rows) or self.wide)
+        update = self.agent.learn(self.mini, noise, at, rows)
         if update.priority.numel():
-            self.buffer.feedback(mini.index, update.priority)
+            self.buffer.feedback(self.mini.index, update.priority)
         self.position += 1
         if self.over(update):
             self.finish()
-        return LogData("learn", at._replace(opt_steps=at.opt_steps + 1), update.metrics)
+        now = Progress(at.env_steps, at.opt_steps + 1, at.episodes, at.seconds, at.fraction)
+        return LogData("learn", now, update.metrics)
 
     def begin(self, at: Progress) -> None:
         """Takes an item and plans its minibatches."""
         uniform = self.stream.uniform(self.buffer.wants, dtype=torch.float64)
-        self.mini = self.agent.algo.prepare(self.buffer.take(uniform, at))
-        rows = ops.leaves(self.mini)[0].shape[1]
-        table = self.agent.algo.plan(rows, self.stream.noise(self.agent.draws.plan, rows))
+        self.hold(self.agent.prepare(self.buffer.take(uniform, at)))
+        table = self.agent.algo.plan(self.wide, self.stream.noise(self.agent.draws.plan, self.wide))
         self.table, self.position = (table if table.numel() else None), 0
+
+    def hold(self, mini: Any) -> None:
+        self.mini = mini
+        self.deep, self.wide = ops.leaves(mini)[0].shape[:2]
 
     def over(self, update: Update) -> bool:
         """Whether the phase ends here: the table is used up, or a pass ended and the algorithm has had enough."""
@@ -89,4 +93,10 @@ class Learner:
             device = self.agent.device
             self.table = phase.tensors["table"].to(device)
             shape = self.agent.algo.prepare(self.buffer.take(torch.empty(0), Progress()))  # for its structure alone
-            self.mini = ops.unflatten(shape, ops.to_device(under(phase, "mini").tensors, device))
+            self.hold(ops.unflatten(shape, ops.to_device(under(phase, "mini").tensors, device)))
+
+
+def watches(algo: Algorithm[Any, Any]) -> bool:
+    """Whether new rows change anything in it: normalisers do, networks do not."""
+    parts = [m for m in algo.model.modules() if isinstance(m, Model) and type(m).observe is not Model.observe]
+    return type(algo).observe is not Algorithm.observe or any(getattr(part, "watches", True) for part in parts)

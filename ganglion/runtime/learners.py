@@ -3,7 +3,7 @@
 Each of them, in a process of its own, is a Trainer with explorers of its own that takes its turns with the others:
 
     with Group(rank, size, folder / "meet") as group:
-        for log in Joint(build(config), group)(): ...
+        for log in GroupTrainer(build(config), group)(): ...
 
 Settings are of each learner: two of them learn from twice the rows per update. `run.seed` should differ (`seed_of`).
 """
@@ -21,9 +21,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from ganglion import ops
 from ganglion.core import Command, LogData, Progress, SetKnob, Stop
 from ganglion.errors import UserError
-from ganglion.ops.together import Learners, together
+from ganglion.ops.across import Learners, across
 from ganglion.runtime.agent import Agent
 from ganglion.runtime.learner import Learner
 from ganglion.runtime.streams import derive
@@ -38,15 +39,6 @@ class Optimiser(Protocol):
     """What hands its gradients on before it applies them."""
 
     reduce: Callable[[Grads], Grads]
-
-
-@runtime_checkable
-class Statistics(Protocol):
-    """Running moments: those of normalisers."""
-
-    mean: Tensor
-    var: Tensor
-    count: Tensor
 
 
 class Group:
@@ -68,7 +60,7 @@ class Group:
         store = dist.FileStore(str(meet), size)  # type: ignore[attr-defined]
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=wait)
         self.learners, self.everyone = Learners(size, rank, self.add), list(range(size))
-        self.known: dict[int, tuple[Tensor, ...]] = {}  # statistics as all had them when they last met
+        self.known: dict[int, ops.Moments] = {}  # statistics as all had them when they last met
 
     def __enter__(self) -> Self:
         return self
@@ -112,7 +104,7 @@ class Group:
         for part in agent.algo.parts().values():
             if isinstance(part, Optimiser):
                 part.reduce = self.average
-        self.known = {id(s): self.moments(s) for s in statistics(agent)}
+        self.known = {id(own.mean): ops.map_tree(torch.clone, own) for own in statistics(agent)}
 
     def total(self, *numbers: float) -> list[float]:
         """Each number added up over all learners."""
@@ -123,7 +115,7 @@ class Group:
         """One update of all learners, who have the same counters."""
         if learner.mini is None and not learner.buffer.fresh:
             self.share(learner.agent)
-        with together(self.learners):
+        with across(self.learners):
             log = learner.step(at)
         if learner.mini is None and learner.buffer.fresh:  # these are seen once the phase is over
             self.share(learner.agent)
@@ -133,25 +125,22 @@ class Group:
     def share(self, agent: Agent) -> None:
         """Statistics of normalisers become those of all rows that any learner has seen."""
         for own in statistics(agent):
-            mean, var, count = self.known[id(own)]
+            mean, var, rows = self.known[id(own.mean)]
             off = own.mean - mean
-            new = torch.stack([own.count * off, own.count * (own.var + off.square()) - count * var])
-            grown = (own.count - count).expand_as(new[:1])
-            sums, squares, rows = self.add(torch.cat([new, grown]))
-            whole = (count + rows).clamp(min=1)
+            new = torch.stack([own.rows * off, own.rows * (own.var + off.square()) - rows * var])
+            grown = (own.rows - rows).expand_as(new[:1])
+            sums, squares, more = self.add(torch.cat([new, grown]))
+            whole = (rows + more).clamp(min=1)
             off = sums / whole
-            spread = (count * var + squares) / whole - off.square()
+            spread = (rows * var + squares) / whole - off.square()
             own.mean.copy_(mean + off)
-            own.var.copy_(torch.where(count + rows > 0, spread, var))
-            own.count.copy_(count + rows.flatten()[0])
-            self.known[id(own)] = self.moments(own)
-
-    def moments(self, own: Statistics) -> tuple[Tensor, ...]:
-        return own.mean.clone(), own.var.clone(), own.count.clone()
+            own.var.copy_(torch.where(rows + more > 0, spread, var))
+            own.rows.copy_(rows + more.flatten()[0])
+            self.known[id(own.mean)] = ops.map_tree(torch.clone, own)
 
     @torch.no_grad()
     def alike(self, agent: Agent) -> bool:
-        """Whether all learners have the same parameters, to the bit."""
+        """Whether the sums of all parameters agree: a cheap look for learners that have drifted apart."""
         tensors = agent.algo.model.state().tensors
         here = torch.stack([tensor.double().sum() for tensor in tensors.values()]).to(self.device)
         low, high = here.clone(), here.clone()
@@ -160,14 +149,15 @@ class Group:
         return bool((low == high).all())
 
 
-def statistics(agent: Agent) -> Iterator[Statistics]:
-    """The running moments of an agent, each once: a lagged copy of a model has the same ones."""
+def statistics(agent: Agent) -> Iterator[ops.Moments]:
+    """The running moments of an agent's normalisers, each once: a lagged copy of a model has the same ones."""
     seen: set[int] = set()
     for part in agent.algo.parts().values():
         for module in part.modules() if isinstance(part, torch.nn.Module) else ():
-            if isinstance(module, Statistics) and id(module.mean) not in seen:
-                seen.add(id(module.mean))
-                yield module
+            own = dict(module.named_buffers(recurse=False))
+            if own.keys() == {"mean", "var", "count"} and id(own["mean"]) not in seen:
+                seen.add(id(own["mean"]))
+                yield ops.Moments(own["mean"], own["var"], own["count"])
 
 
 def seed_of(seed: int, rank: int) -> int:
@@ -175,7 +165,7 @@ def seed_of(seed: int, rank: int) -> int:
     return seed if rank == 0 else derive(seed, f"learner/{rank}") % 2**31
 
 
-class Joint(Trainer):
+class GroupTrainer(Trainer):
     """A Trainer that takes its turns with others: an update when all of them are ready for one, else they collect.
 
     Counters are those of all learners together; the first one's clock is everybody's. All end together, when the budget

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -55,12 +54,12 @@ class Outpost:
         import torch
 
         torch.set_num_threads(1)
-        for module in brief.modules:
-            import_module(module)
-        from ganglion.config import load
+        from ganglion.config.files import import_module, load
         from ganglion.runtime.sender import Lot
         from ganglion.runtime.station import Station
 
+        for module in brief.modules:
+            import_module(module)
         folder = Path(brief.folder)
         self.near = (folder / brief.cookie).exists()
         self.taken = TakenBoard()

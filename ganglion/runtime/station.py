@@ -7,6 +7,7 @@ from time import perf_counter, sleep
 from typing import Any, NamedTuple, Protocol
 
 from ganglion.config import RunConfig
+from ganglion.config.files import IMPORTED
 from ganglion.core import Episode, Origin, Progress, Weights
 from ganglion.runtime.build import build_agent, build_env
 from ganglion.runtime.explorer import Explorer
@@ -95,5 +96,5 @@ def light(env: Any) -> Any:
 
 def modules(cfg: RunConfig) -> list[str]:
     """The user's own modules that a config needs."""
-    names = {type(part).__module__ for part in (cfg.algo, cfg.env)}
-    return sorted(name for name in names if name != "__main__" and not name.startswith("ganglion."))
+    names = {**IMPORTED, **{type(part).__module__: None for part in (cfg.algo, cfg.env)}}
+    return [name for name in names if name != "__main__" and not name.startswith("ganglion.")]

@@ -7,7 +7,9 @@ from hashlib import sha256
 import torch
 from torch import Tensor
 
-from ganglion.core import Draw, Noise, State
+from ganglion.core import Draw, Draws, Noise, State, join, under
+
+BLOCK = 64  # steps whose random numbers are drawn at once
 
 
 def derive(seed: int, name: str) -> int:
@@ -21,9 +23,14 @@ class Stream:
     def __init__(self, seed: int, name: str, device: torch.device) -> None:
         self.device = device
         self.generator = torch.Generator(device).manual_seed(derive(seed, name))
+        self.nothing: dict[tuple[int, ...], Noise] = {}  # by shape: for draws of no numbers
 
     def noise(self, draw: Draw, *shape: int) -> Noise:
         """As many numbers per row of `shape` as `draw` asks for."""
+        if not (draw.uniform or draw.normal):
+            if shape not in self.nothing:
+                self.nothing[shape] = Noise(*(torch.empty(*shape, 0, device=self.device) for _ in range(2)))
+            return self.nothing[shape]
         return Noise(self.uniform(*shape, draw.uniform), self.normal(*shape, draw.normal))
 
     def uniform(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -37,3 +44,59 @@ class Stream:
 
     def restore(self, state: State) -> None:
         self.generator.set_state(state.tensors["generator"].cpu())
+
+
+class Ahead:
+    """The noise of slots, step by step: drawn for many steps at once, since a draw costs more than its numbers.
+
+    Each slot keeps its numbers for `hold` steps on average: it lets go of them with probability 1 / hold.
+    """
+
+    def __init__(self, stream: Stream, draws: Draws, slots: int) -> None:
+        self.stream, self.draws, self.slots = stream, draws, slots
+        self.began = stream.generator.get_state()  # before the block was drawn
+        self.block: list[Noise] = []
+        self.used = 0
+        self.held: Noise | None = None  # what slots have kept
+
+    def next(self) -> Noise:
+        """[1, B, ...]"""
+        if self.used == len(self.block):
+            self.began = self.stream.generator.get_state()
+            self.fill()
+        self.used += 1
+        fresh = self.block[self.used - 1]
+        if self.draws.hold == 1.0:
+            return fresh
+        keep = self.stream.uniform(1, self.slots, 1) < 1 - 1 / self.draws.hold
+        held = fresh if self.held is None else self.held
+        self.held = Noise(*(torch.where(keep, old, new) for old, new in zip(held, fresh, strict=True)))
+        return self.held
+
+    def stretch(self, steps: int) -> Noise:
+        """Of several steps at once, [steps, B, ...]."""
+        return self.next() if steps == 1 else self.stream.noise(self.draws.explore, steps, self.slots)
+
+    def fill(self) -> None:
+        many = self.stream.noise(self.draws.explore, BLOCK, 1, self.slots)
+        self.block = [Noise(*one) for one in zip(many.uniform.unbind(), many.normal.unbind(), strict=True)]
+        self.used = 0
+
+    def state(self) -> State:
+        held = {} if self.held is None else {"held": State(dict(self.held._asdict()))}
+        block = State({"began": self.began}, {"used": self.used})
+        return join({"stream": self.stream.state(), "block": block, **held})
+
+    def restore(self, state: State) -> None:
+        """Draws the block again as it was."""
+        block = under(state, "block")
+        self.block, self.used = [], int(block.scalars["used"])
+        self.began = block.tensors["began"].cpu()
+        if self.used:
+            used = self.used
+            self.stream.generator.set_state(self.began)
+            self.fill()
+            self.used = used
+        self.stream.restore(under(state, "stream"))
+        held = under(state, "held").tensors
+        self.held = Noise(*(held[name].to(self.stream.device) for name in Noise._fields)) if held else None

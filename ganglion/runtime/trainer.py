@@ -49,9 +49,9 @@ class Trainer:
         return self.evaluator.run()
 
     def tick(self, log: LogData, began: float) -> LogData:
-        at = log.at._replace(seconds=self.at.seconds + perf_counter() - began)
-        self.at = at._replace(fraction=spent(self.budget, at))
-        return log._replace(at=self.at)
+        at = Progress(*log.at[:3], self.at.seconds + perf_counter() - began)
+        self.at = Progress(*at[:4], spent(self.budget, at))
+        return LogData(log.kind, self.at, log.metrics, log.episodes)
 
     def state(self) -> State:
         counters = State({}, {"at": list(self.at)})

@@ -63,7 +63,7 @@ class Strider(Explorer):
         if not self.agent.swap.on or self.sink.buffer.ring.pushed % self.stride:
             return super().step(at)
         before, past = self.begin()
-        noise = self.stream.noise(self.agent.draws.explore, self.stride, self.env.spec.slots)
+        noise = self.noise.stretch(self.stride)
         with torch.no_grad():
             walked: Walked = self.fast_walk(self.env.now(), before, past, self.agent.knobs(at), noise)
         self.env.keep(walked.world)
@@ -102,9 +102,13 @@ class Phase(Learner):
 
     buffer: RolloutBuffer
 
-    def __init__(self, agent: Agent, buffer: RolloutBuffer, limiter: Limiter, seed: int, wrap: Wrap | None) -> None:
+    def __init__(
+        self, agent: Agent, buffer: RolloutBuffer, limiter: Limiter, seed: int, wrap: Wrap | None,
+        wrap_update: Wrap | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(agent, buffer, limiter, seed)
         self.fast_phase = wrap and wrap(self.phase)  # None: update by update
+        self.fast_update = wrap_update(agent.update) if wrap_update else agent.update
         self.rows = self.updates = 0  # of a phase, known after the first, which is made update by update
         self.whole = False
 
@@ -138,6 +142,6 @@ class Phase(Learner):
         mini, none = algo.prepare(item), Noise(noise.uniform[:0], noise.normal[:0])
         seen: dict[str, list[Tensor]] = {}
         for rows in algo.plan(self.rows, noise).unbind():
-            for name, value in algo.learn(ops.take(mini, rows, dim=1), knobs, none).metrics.items():
+            for name, value in self.fast_update(mini, rows, knobs, none).metrics.items():
                 seen.setdefault(name, []).append(value)
         return {name: torch.stack(values).mean() for name, values in seen.items()}

@@ -23,7 +23,13 @@ CASES = {
     "sac": ["algo={kind: sac, limiter: {warmup: 100}}", "env={kind: torch, id: pendulum, slots: 8}"],
     "td3": ["algo={kind: td3, limiter: {warmup: 100}}", "env={kind: torch, id: pendulum, slots: 8}"],
 }
-LIMITS = {"dqn": (32, 159), "impala": (37, 272), "ppo": (35, 241), "sac": (46, 439), "td3": (37, 288)}  # act, learn
+LIMITS = {  # act; learn with its gathers
+    "dqn": (30, 157),
+    "impala": (33, 268),
+    "ppo": (34, 246),
+    "sac": (46, 439),
+    "td3": (37, 288),
+}
 
 
 class Operations(TorchDispatchMode):

@@ -32,7 +32,7 @@ EAGER = {"log": {"writers": []}, "eval": "never", "save": "never"}
 def ray() -> Iterator[Any]:
     if find_spec("ray") is None:
         pytest.skip("needs the package ray: pip install 'ganglion[ray]'")
-    yield join_ray(Site(processes=3))[0]
+    yield join_ray(Site())[0]
     leave_ray()
 
 

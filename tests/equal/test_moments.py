@@ -61,7 +61,7 @@ def test_any_command_at_the_first_event_after_a_resume(command, tmp_path):
     next(stream)
     kinds = [stream.send(command).kind] + [next(stream).kind for _ in range(8)]
     if isinstance(command, SetKnob):
-        assert run.trainer.learner.agent.pinned == {"epsilon": 0.25}
+        assert run.trainer.learner.agent.held.pinned == {"epsilon": 0.25}
     else:
         assert type(command).__name__.lower() in kinds
 
@@ -75,4 +75,4 @@ def test_no_command_is_lost_to_another_sent_right_after_it(tmp_path):
         stream.send(SetKnob(name, value))
     for _ in range(6):
         next(stream)
-    assert run.trainer.learner.agent.pinned == knobs
+    assert run.trainer.learner.agent.held.pinned == knobs

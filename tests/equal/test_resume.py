@@ -151,9 +151,9 @@ def test_commands_save_evaluate_and_set_knobs(tmp_path):
     assert "save" in kinds
     for _ in range(5):
         next(stream)
-    assert run.trainer.learner.agent.values["epsilon"] == 0.25
+    assert run.trainer.learner.agent.held.values["epsilon"] == 0.25
     again = Run.open(tmp_path / "told")
-    assert again.trainer.learner.agent.pinned == {"epsilon": 0.25}, "a pinned knob is part of the state"
+    assert again.trainer.learner.agent.held.pinned == {"epsilon": 0.25}, "a pinned knob is part of the state"
 
 
 def test_a_longer_budget_goes_on_from_where_it_was(tmp_path):

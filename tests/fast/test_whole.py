@@ -28,7 +28,9 @@ def plain(device: str = "cpu") -> Trainer:
     assert isinstance(explorer, Strider) and isinstance(learner, Phase)
     explorer.fast_walk, explorer.fast_turn, explorer.stride = explorer.walk, explorer.turn, 16
     learner.fast_phase, learner.agent.swap.on = learner.phase, True
-    learner.agent.fast_learn, learner.agent.fast_explore = learner.agent.algo.learn, learner.agent.explore
+    agent = learner.agent
+    agent.fast_learn, agent.fast_explore, agent.fast_prepare = agent.update, agent.explore, agent.algo.prepare
+    learner.fast_update = agent.update
     return made
 
 

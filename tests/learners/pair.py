@@ -1,4 +1,4 @@
-"""What a process of the pair does: `python -m tests.learners.pair half|run|lost RANK SIZE MEET OUT [compile]`."""
+"""What a process of the pair does: `python -m tests.learners.pair half|run|saved|lost RANK SIZE MEET OUT [compile]`."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from ganglion.core import Noise, Progress, Stop
 from ganglion.fast import wrapper
 from ganglion.nn import nets
 from ganglion.nn.inputs import flatten
-from ganglion.ops.together import together
+from ganglion.ops.across import across
 from ganglion.runtime.build import build
-from ganglion.runtime.learners import Group, Joint, seed_of
+from ganglion.runtime.learners import Group, GroupTrainer, seed_of
+from ganglion.runtime.run import Run
 from tests.contract.worlds import ARM, DQN, IMPALA, MASKED, PPO, SAC, THREE, Bench, Case, over
 
 UPDATES, COLUMNS, FIRST = 6, 24, 9  # columns of a batch, and how many of them the first learner has
@@ -97,7 +98,7 @@ def learned(name: str, group: Group | None, mode: str = "eager") -> dict[str, Te
         if group is None:
             update = bench.agent.learn(part.mini, part.noise, at)
         else:
-            with together(group.learners):
+            with across(group.learners):
                 update = bench.agent.learn(part.mini, part.noise, at)
         metrics |= {f"metric {k} {n}": v.clone() for n, v in update.metrics.items()}
     return bench.parameters() | metrics
@@ -135,20 +136,52 @@ def run(group: Group) -> dict[str, Tensor]:
         for _ in zip(range(60 * (group.rank == 0)), trainer()):
             pass
         begun, rows = trainer.at.env_steps, 0
-        joint = Joint(trainer, group)
-        for log in joint():
+        trainer = GroupTrainer(trainer, group)
+        for log in trainer():
             rows += log.kind == "collect"
-        assert joint.at.fraction == 1.0 and group.alike(joint.learner.agent)
-        left |= {f"{name}/{k}": v.clone() for k, v in joint.learner.agent.state().tensors.items()}
-        left[f"{name}/at"] = torch.tensor([begun, joint.at.env_steps, joint.at.opt_steps, rows])
+        assert trainer.at.fraction == 1.0 and group.alike(trainer.learner.agent)
+        left |= {f"{name}/{k}": v.clone() for k, v in trainer.learner.agent.state().tensors.items()}
+        left[f"{name}/at"] = torch.tensor([begun, trainer.at.env_steps, trainer.at.opt_steps, rows])
     return left
+
+
+def resumed(group: Group, folder: Path) -> dict[str, Tensor]:
+    """The first learner has the run's folder, its stages and checkpoints; stopped, all go on from what it saved."""
+    given: dict[str, Any] = {
+        **RUNS["ppo"],
+        "train": {"budget": "1200 steps"},
+        "log": {"every": "200 steps", "writers": []},
+    }
+    given["save"], given["eval"] = {"every": "300 steps"}, {"every": "400 steps", "episodes": 2}
+    steps = []
+    for life in range(2):
+        if group.rank:
+            cfg = RunConfig.model_validate({**given, "run": {"seed": seed_of(life, group.rank)}})
+            trainer = GroupTrainer(build(cfg), group)
+            for _ in trainer():
+                pass
+        else:
+            cfg = RunConfig.model_validate({**given, "run": {"dir": str(folder), "fast": "eager"}})
+            whole = Run.open(folder) if life else Run.create(cfg)
+            whole.trainer = trainer = GroupTrainer(whole.trainer, group)
+            steps.append(trainer.at.env_steps)
+            stream = whole.stream()
+            with suppress(StopIteration):
+                while life or trainer.at.env_steps < 500:
+                    next(stream)
+                stream.send(Stop())
+                while True:
+                    next(stream)
+        steps.append(trainer.at.env_steps)
+    left = {k: v.clone() for k, v in trainer.learner.agent.algo.model.state().tensors.items()}
+    return left | {"steps": torch.tensor(steps)}
 
 
 def stopped(group: Group) -> dict[str, Tensor]:
     """One is told to stop, and all do; then one is lost, and the other hears of it."""
     given = {**RUNS["dqn"], "run": {"seed": seed_of(0, group.rank)}, "train": {"budget": "100k steps"}}
-    joint = Joint(build(RunConfig.model_validate(given)), group)
-    stream = joint()
+    trainer = GroupTrainer(build(RunConfig.model_validate(given)), group)
+    stream = trainer()
     with suppress(StopIteration):
         for _ in range(50):
             next(stream)
@@ -156,11 +189,11 @@ def stopped(group: Group) -> dict[str, Tensor]:
         for _ in range(1_000):
             next(stream)
         raise AssertionError("it should have stopped")
-    at = joint.at.env_steps
-    for _ in joint():
-        if joint.at.env_steps > at + 200 and group.rank == 1:
+    at = trainer.at.env_steps
+    for _ in trainer():
+        if trainer.at.env_steps > at + 200 and group.rank == 1:
             os._exit(0)
-        assert joint.at.env_steps < at + 10_000
+        assert trainer.at.env_steps < at + 10_000
     return {}
 
 
@@ -177,6 +210,8 @@ def main(what: str, rank: str, size: str, meet: str, out: str, *more: str) -> No
     with Group(int(rank), int(size), Path(meet), patience=60) as group:
         if what == "run":
             found = run(group)
+        elif what == "saved":
+            found = resumed(group, Path(out).parent / "run")
         elif what == "lost":
             try:
                 found = stopped(group)

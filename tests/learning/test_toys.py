@@ -59,6 +59,13 @@ def test_identity_says_what_it_sees(algo, seed):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("algo", [PPO, DQN], ids=["ppo", "dqn"])
+def test_bfloat16_learns_as_well(algo, seed):
+    trainer = trained(over(algo, net={"precision": "bfloat16"}), {"id": "identity", "size": 4}, 4_000, seed)
+    assert score(trainer) >= 0.95 * trainer.run_evaluate()[1]["eval/length_mean"]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_impala_learns_from_what_another_did(seed):
     """Who explores never changes: it acts as on its first day."""
     cfg = {"algo": over(IMPALA, epochs=4), "env": {"kind": "toy", "id": "identity", "size": 4, "slots": 16},

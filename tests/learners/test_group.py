@@ -17,7 +17,7 @@ from ganglion.buffers import Fold, PrioritisedConfig
 from ganglion.core import Past, Progress, Row
 from ganglion.errors import UserError
 from ganglion.fast.compile import can_compile
-from ganglion.ops.together import Learners, together
+from ganglion.ops.across import Learners, across
 from ganglion.runtime.learners import Group
 from tests.docs.blocks import ROOT
 from tests.learners.pair import CASES, learned
@@ -108,6 +108,14 @@ def test_learners_with_worlds_of_their_own_stay_one(tmp_path: Path) -> None:
     assert rows == one["dqn/at"][1], "statistics are of all rows"
 
 
+def test_all_go_on_from_what_the_first_one_saved(tmp_path: Path) -> None:
+    one, two = pair(tmp_path, "saved")
+    begun, stopped, again, ended = one.pop("steps").tolist()
+    assert begun == 0 and 500 <= stopped < 520 and again == stopped and 1200 <= ended < 1220
+    assert two.pop("steps").tolist() == [stopped, ended]
+    assert all(torch.equal(one[name], two[name]) for name in one)
+
+
 def test_all_stop_when_one_is_told_to_and_hear_when_one_is_lost(tmp_path: Path) -> None:
     codes = started(tmp_path, "lost")
     assert codes == [0, 0]
@@ -118,7 +126,7 @@ def test_alone_a_mean_is_a_mean() -> None:
     x, valid = torch.randn(4, 3), torch.rand(4, 3) > 0.5
     torch.testing.assert_close(ops.masked_mean(x, valid), x[valid].mean())
     twice = Learners(2, 0, lambda both: 2 * both)  # somebody else with the same rows
-    with together(twice):
+    with across(twice):
         torch.testing.assert_close(ops.masked_mean(x, valid), x[valid].mean())
     assert ops.masked_mean(x, torch.zeros_like(valid)) == 0
 
@@ -148,7 +156,7 @@ def test_weights_of_two_replays_are_those_of_their_union() -> None:
                 return others.clone() if final else said + (1 - torch.eye(2, dtype=said.dtype)[rank])
 
             uniform = torch.rand(400, dtype=torch.float64, generator=torch.Generator().manual_seed(rank))
-            with together(Learners(2, rank, add)):
+            with across(Learners(2, rank, add)):
                 sample = buffer.take(uniform, Progress())
             if final:
                 chance = torch.tensor(priorities).double() / sum(priorities)

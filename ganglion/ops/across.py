@@ -22,7 +22,7 @@ _learners: Learners | None = None
 
 
 @contextmanager
-def together(learners: Learners) -> Iterator[None]:
+def across(learners: Learners) -> Iterator[None]:
     """Within it, means are over the rows of all learners, who must all ask for the same means in the same order."""
     global _learners
     before, _learners = _learners, learners

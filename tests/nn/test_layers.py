@@ -1,0 +1,28 @@
+"""Linear maps side by side: many rows are learned from in chunks, with the numbers of one product."""
+
+from __future__ import annotations
+
+import torch
+
+from ganglion.nn.layers import CHUNK, MANY, Linears
+
+
+def test_rows_in_chunks_give_the_numbers_of_one_product():
+    torch.manual_seed(0)
+    maps = Linears(2, 5, 3).double()
+    x = torch.randn(2, MANY, 5, dtype=torch.float64)
+    parameters = list(maps.parameters())
+    weigh = torch.randn(2, MANY, 3, dtype=torch.float64)
+    chunked = maps(x)
+    plain = torch.baddbmm(maps.bias, x, maps.weight)
+    assert torch.allclose(chunked, plain, rtol=1e-12, atol=1e-12)
+    grads = [torch.autograd.grad((y * weigh).sum(), parameters) for y in (chunked, plain)]
+    for a, b in zip(*grads, strict=True):
+        assert torch.allclose(a, b, rtol=1e-9, atol=1e-9)
+
+
+def test_other_counts_of_rows_are_one_product():
+    maps = Linears(2, 5, 3)
+    for rows in (1, CHUNK, MANY + 1):
+        x = torch.randn(2, rows, 5)
+        assert torch.equal(maps(x), torch.baddbmm(maps.bias, x, maps.weight))
