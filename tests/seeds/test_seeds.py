@@ -126,18 +126,33 @@ def test_ppo_by_plain_operations(tmp_path: Path) -> None:
     check(tmp_path / "samples", [*DQN, GYM, *UPDATES, "run.fast=auto"], TWO)
 
 
+def in_strides(cfg: RunConfig) -> Run:
+    """A run alone that takes whole rollouts and whole phases, with nothing wrapped."""
+    run = Run.create(cfg)
+    explorer: Any = run.trainer.explorer
+    learner: Any = run.trainer.learner
+    agent = learner.agent
+    explorer.fast_walk, explorer.fast_turn, explorer.stride = explorer.walk, explorer.turn, 16
+    learner.fast_phase, agent.swap.on = learner.phase, True
+    agent.fast_learn, agent.fast_explore, agent.fast_prepare = agent.update, agent.explore, agent.algo.prepare
+    for _ in run.stream():
+        pass
+    return run
+
+
 def test_whole_rollouts_and_phases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a GPU captures, run as it is."""
     monkeypatch.setattr("ganglion.runtime.joint.mode", lambda cfg, device: "graph")
     monkeypatch.setattr("ganglion.fast.capture.Captured", lambda fn: fn)
     monkeypatch.setattr("ganglion.runtime.joint.Joint.traced", lambda self, fn: fn)
     words = [*PPO, TENSORS, *UPDATES, "run.fast=auto"]
-    seeds = together(configs(tmp_path / "together", words))
-    assert seeds.collecting.stride == 16 and seeds.learning.template.whole  # type: ignore[union-attr]
-    for run, cfg in zip(
-        seeds.runs, configs(tmp_path / "alone", [*PPO, TENSORS, *UPDATES, "run.fast=auto"]), strict=True
-    ):
-        same(alone(cfg).state(), run.state())
+    seeds = Seeds(configs(tmp_path / "together", words))
+    for agent in seeds.joint.agents:
+        agent.swap.own.on = True  # type: ignore[attr-defined]  # as it is on a GPU
+    events = [told.log.kind for told in seeds.stream()]
+    assert events.count("collect") == SEEDS * 16 and events.count("learn") == SEEDS * (4 + 15)  # the first one by one
+    for run, cfg in zip(seeds.runs, configs(tmp_path / "alone", words), strict=True):
+        same(in_strides(cfg).state(), run.state())
 
 
 @pytest.mark.gpu
