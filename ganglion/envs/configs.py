@@ -73,6 +73,7 @@ class GymConfig(ShapedConfig):
     resume: Literal["replay", "restart"] = "replay"  # restart: for what does not repeat under a seed
     per_slot: tuple[Mapping[str, Any], ...] = ()  # options that take turns over the slots
     workers: int | Literal["auto"] = "auto"  # processes that walk the slots; 0: this one; auto: what a step's cost says
+    halves: bool = False  # while workers step one half of the slots, the other half is acted for
     timeout: float = Field(default=60.0, gt=0, le=86_400)  # seconds for a step of a worker
     max_memory: float = Field(default=4096.0, gt=0)  # megabytes a worker may hold
     max_failures: int = Field(default=100, ge=0)  # in the run, before it stops

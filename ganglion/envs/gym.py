@@ -19,6 +19,7 @@ from ganglion.envs.spaces import Actions, from_gym, grow, mask_space, send
 from ganglion.errors import UserError
 
 log = logging.getLogger(__name__)
+ALL = slice(None)
 
 
 class Walk(Protocol):
@@ -147,17 +148,17 @@ class GymEnv:
                 {"kind": "ended", "error": "", "traceback": "", "total": total, **own, "actions": taken}
             )
 
-    def _step(self) -> Step:
-        """What the slots hold now, in tensors of its own."""
+    def _step(self, rows: slice = ALL) -> Step:
+        """What the slots hold now, or some of them, in tensors of its own."""
         walk, tensor = self.walk, torch.from_numpy
-        reward = tensor(walk.reward.astype(np.float32))
-        terminated, truncated = tensor(walk.terminated.copy()), tensor(walk.truncated.copy())
+        reward, valid = tensor(walk.reward[rows].astype(np.float32)), tensor(walk.valid[rows].copy())
+        terminated, truncated = tensor(walk.terminated[rows].copy()), tensor(walk.truncated[rows].copy())
         if self._plain:
-            return Step(tensor(walk.obs[0].copy()), reward, terminated, truncated, tensor(walk.valid.copy()))
-        obs = grow(self._leaves, [tensor(array.copy()) for array in walk.obs])
+            return Step(tensor(walk.obs[0][rows].copy()), reward, terminated, truncated, valid)
+        obs = grow(self._leaves, [tensor(array[rows].copy()) for array in walk.obs])
         if walk.masks.shape[1]:
-            obs = {"obs": obs, MASK: tensor(walk.masks.copy())}
-        return send(Step(obs, reward, terminated, truncated, tensor(walk.valid.copy())), self._device)
+            obs = {"obs": obs, MASK: tensor(walk.masks[rows].copy())}
+        return send(Step(obs, reward, terminated, truncated, valid), self._device)
 
     def episodes(self) -> list[Episode]:
         return [Episode(*finished) for finished in self.walk.drain()]

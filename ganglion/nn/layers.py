@@ -12,8 +12,9 @@ CHUNK = 1_024  # rows of one product
 MANY = 8 * CHUNK  # rows from which on they are learned from in chunks
 Activation = Literal["relu", "tanh", "elu", "silu"]
 Init = Literal["uniform", "orthogonal"]
-Precision = Literal["float32", "bfloat16"]  # of products and activations; parameters and what comes out are float32
-PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+# Of products and activations; parameters and what comes out are float32. tf32: float32 whose products a GPU rounds.
+Precision = Literal["float32", "tf32", "bfloat16"]
+PRECISIONS = {"float32": torch.float32, "tf32": torch.float32, "bfloat16": torch.bfloat16}
 ACTIVATIONS = {"relu": torch.relu, "tanh": torch.tanh, "elu": nn.functional.elu, "silu": nn.functional.silu}
 
 

@@ -8,7 +8,7 @@ import torch
 
 from ganglion.buffers import RolloutBuffer
 from ganglion.config import RunConfig
-from ganglion.core import Env, EnvSpec
+from ganglion.core import Env, EnvSpec, Processor, Sink
 from ganglion.envs.world import TorchEnv
 from ganglion.errors import UserError
 from ganglion.fast import Fused, Swap, Wrap, can_compile, wrapper
@@ -39,6 +39,7 @@ def build_agent(cfg: RunConfig, spec: EnvSpec) -> Agent:
     """The agent, its parameters drawn from a stream of their own."""
     device = pick_device(cfg.run.device)
     torch.backends.cudnn.deterministic = True  # else convolutions differ from run to run on a GPU
+    torch.backends.cuda.matmul.allow_tf32 = getattr(getattr(cfg.algo, "net", None), "precision", "") == "tf32"
     with torch.random.fork_rng(), torch.device(device):
         torch.manual_seed(derive(cfg.run.seed, "model"))
         algo = cfg.algo.build(spec)
@@ -84,13 +85,27 @@ def build(cfg: RunConfig) -> Trainer:
     return Trainer(explorer, learner, build_evaluator(cfg, agent, cfg.eval.episodes, seed), cfg.train.budget)
 
 
+def build_explorer(cfg: RunConfig, agent: Agent, env: Env, processor: Processor, sink: Sink) -> Explorer:
+    """An Explorer of all slots at once, or of two halves in turn."""
+    if not getattr(cfg.env, "halves", False):
+        return Explorer(agent, env, processor, sink, cfg.run.seed)
+    from ganglion.envs.pooled import PoolEnv
+    from ganglion.runtime.halves import Halves
+
+    if not isinstance(env, PoolEnv) or len(env.pool.shares) % 2 or env.spec.slots % 2:
+        env.close()
+        needs = "env.workers and env.slots, even numbers of both, and observations as they come (no env.frame_stack)"
+        raise UserError(f"env.halves: needs {needs}.")
+    return Halves(agent, env, processor, sink, cfg.run.seed)
+
+
 def build_walkers(cfg: RunConfig, agent: Agent, env: Env) -> tuple[Explorer, Learner]:
     """An Explorer and the Learner it hands rows to; both in long strides where the world and the rows allow it."""
     recipe, seed = cfg.algo.recipe(), cfg.run.seed
     buffer, limiter, processor = recipe.buffer(env.spec, agent.device), recipe.limiter.build(), recipe.processor.build()
     if cfg.run.fast == "eager" or not isinstance(env, TorchEnv) or not isinstance(buffer, RolloutBuffer):
         learner = Learner(agent, buffer, limiter, seed)
-        return Explorer(agent, env, processor, learner, seed), learner
+        return build_explorer(cfg, agent, env, processor, learner), learner
     wrap, gpu = quicken(cfg, agent.device)[0], agent.device.type == "cuda"
     stride = buffer.horizon if gpu else gcd(buffer.horizon, STRIDE)
     fused = Fused if gpu else None

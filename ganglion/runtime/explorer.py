@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import torch
+from torch import Tensor
 
 from ganglion import ops
-from ganglion.core import Env, LogData, Past, Processor, Progress, Sink, State, Step, join, under
+from ganglion.core import Acted, Env, LogData, Past, Processor, Progress, Sink, State, Step, join, under
 from ganglion.envs.faults import faults_of
 from ganglion.runtime.agent import Agent
 from ganglion.runtime.streams import Ahead, Stream, derive
@@ -19,17 +19,17 @@ class Explorer:
         self.faults = faults_of(env)
         self.stream = Stream(seed, "explore", agent.device)
         self.noise = Ahead(self.stream, agent.draws, env.spec.slots)
-        self.none = torch.zeros(1, env.spec.slots, dtype=torch.bool, device=agent.device)  # no episode starts
         self.now: tuple[Step, Past] | None = None  # what the slots see, and remember
 
     def step(self, at: Progress) -> LogData:
         """One action of every slot."""
         before, past = self.begin()
         acted = self.agent.sample(before.obs, past, self.noise.next(), at)
-        after = self.env.step(acted.action)
-        alive = before.valid.tolist().count(True)
-        start = self.none if alive == self.env.spec.slots else ~before.valid.to(self.agent.device)[None]
-        ahead = Past(acted.memory, start)  # an episode starts after a dead row
+        return self.hand(before, past, acted, self.env.step(acted.action), at)
+
+    def hand(self, before: Step, past: Past, acted: Acted, after: Step, at: Progress) -> LogData:
+        """Hands on what came of an action."""
+        ahead, alive = Past(acted.memory, self.starts(before)), before.valid.tolist().count(True)
         if self.faults.lost is not None:  # actions that came to nothing, for their episode was lost
             before = before._replace(valid=before.valid & ~self.faults.lost)
             alive = before.valid.tolist().count(True)
@@ -39,6 +39,10 @@ class Explorer:
         episodes = tuple(self.env.episodes())
         now = Progress(at.env_steps + alive, at.opt_steps, at.episodes + len(episodes), at.seconds, at.fraction)
         return LogData("collect", now, {}, episodes)
+
+    def starts(self, before: Step) -> Tensor:
+        """Where an episode starts next: after a dead row."""
+        return ~before.valid.to(self.agent.device)[None]
 
     def begin(self) -> tuple[Step, Past]:
         """What the slots see and remember; their first episodes start here."""

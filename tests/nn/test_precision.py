@@ -6,9 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
+import ganglion
 from ganglion.core import Box, Past
 from ganglion.nn import MLP, Encoder, MLPConfig
 from ganglion.nn.inputs import MANY, Cells, Pixels, laid
+from ganglion.runtime.build import build
 
 ATARI = Box((4, 84, 84), torch.uint8, (0.0,), (255.0,))
 GRID = Box((10, 10, 4), torch.uint8, (0.0,), (1.0,))
@@ -77,6 +79,13 @@ def test_bfloat16_stays_inside(memory):
     for a, b in zip(grads["float32"], grads["bfloat16"], strict=True):
         assert b.dtype == torch.float32
         assert (a - b).norm() <= 0.2 * a.norm()
+
+
+@pytest.mark.parametrize("precision", ["tf32", "float32"])
+def test_a_gpu_may_round_products_only_where_it_is_allowed_to(precision: str):
+    words = ["algo=ppo", "env={kind: torch, id: cartpole, slots: 2}", f"algo.net.precision={precision}"]
+    build(ganglion.load_config(None, words))
+    assert torch.backends.cuda.matmul.allow_tf32 == (precision == "tf32")
 
 
 def test_one_member_alone_is_that_of_all_in_either_precision():
