@@ -150,6 +150,8 @@ def check_alike(configs: Sequence[RunConfig]) -> None:
     free = ("run.seed", "run.name", "run.dir", "eval.seed")
     if configs[0].run.mode != "local":
         raise UserError(f"run.mode: {configs[0].run.mode} cannot train several runs together. Accepted: local.")
+    if configs[0].env.plain().get("halves"):
+        raise UserError("env.halves: true cannot train several runs together. Accepted: false.")
     first = ops.flatten_names(configs[0].plain())
     for cfg in configs[1:]:
         other = ops.flatten_names(cfg.plain())

@@ -223,6 +223,8 @@ def test_what_cannot_train_together_is_said(tmp_path: Path) -> None:
         Seeds(configs(tmp_path / "sac", ["algo=sac", "env={kind: torch, id: pendulum, slots: 2}"]))
     with pytest.raises(UserError, match=r"run\.mode: threads cannot train several runs together"):
         Seeds(configs(tmp_path, [*PPO, TENSORS, "run.mode=threads"]))
+    with pytest.raises(UserError, match=r"env\.halves: true cannot train several runs together"):
+        Seeds(configs(tmp_path, [*PPO, GYM, "env.halves=true"]))
     with pytest.raises(UserError, match="1 runs cannot train together"):
         Seeds(configs(tmp_path, [*PPO, TENSORS], [[]]))
     assert list(tmp_path.iterdir()) == []
