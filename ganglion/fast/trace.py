@@ -15,19 +15,19 @@ from ganglion.fast.compile import OPTIONS, Compiled, Fn
 
 
 class Traced(Compiled):
-    """A function whose operations are recorded in a first call and compiled as one graph, for the shapes of that call.
+    """A function whose operations are recorded in a first call, for the shapes of that call, and compiled as one graph;
+    or run one by one (`plain`), without what vmap and gradients cost beside them.
 
     Gradients are operations like others then, on any torch. The recorded call must leave nothing behind: `sparing` puts
     back what it changed.
     """
 
-    def __init__(self, fn: Fn, sparing: Callable[[], AbstractContextManager[None]]) -> None:
+    def __init__(self, fn: Fn, sparing: Callable[[], AbstractContextManager[None]], plain: bool = False) -> None:
         super().__init__(fn)
-        self.sparing = sparing
+        self.sparing, self.plain = sparing, plain
 
     def build(self, args: tuple[Any, ...]) -> Fn:
-        from torch._inductor import compile as compiled  # imported late: both take a second
-        from torch.fx.experimental.proxy_tensor import make_fx
+        from torch.fx.experimental.proxy_tensor import make_fx  # imported late: it takes a second
 
         leaves, tree = tree_flatten(args)
         shape: list[Any] = []
@@ -38,17 +38,38 @@ class Traced(Compiled):
             return gave
 
         with self.sparing():
-            plain = make_fx(flat)(*leaves)
-        held = [tensor.detach() for tensor in lifted(plain)]
-        options = OPTIONS if held[0].device.type == "cpu" else {}
-        with torch.no_grad():  # the gradients are in the graph
-            graph: Fn = compiled(plain, [*leaves, *held], options=options)
+            recorded = make_fx(flat)(*leaves)
+        turn_products(recorded)
+        held = [tensor.detach() for tensor in lifted(recorded)]
+        options, graph = OPTIONS if leaves[0].device.type == "cpu" else {}, recorded
+        if not self.plain:
+            from torch._inductor import compile as compiled
+
+            with torch.no_grad():  # the gradients are in the graph
+                graph = compiled(recorded, [*leaves, *held], options=options)
 
         def run(*given: Any) -> Any:
             with torch.no_grad():
                 return tree_unflatten(list(graph(*tree_flatten(given)[0], *held)), shape[-1])
 
         return run
+
+
+NARROW = 8  # columns of a product that are better its rows
+
+
+def turn_products(plain: GraphModule) -> None:
+    """Products of many rows by few columns, along rows that lie apart, as their transposes: ten times as quick."""
+    graph, bmm, turned = plain.graph, torch.ops.aten.bmm.default, torch.ops.aten.transpose.int
+    for node in graph.find_nodes(op="call_function", target=bmm):
+        a, b = node.args
+        apart, columns = a.meta["val"].stride(-1) != 1, b.meta["val"].shape[-1]
+        if apart and columns <= NARROW < a.meta["val"].shape[1]:
+            with graph.inserting_before(node):
+                flipped = [graph.call_function(turned, (x, 1, 2)) for x in (b, a)]
+                product = graph.call_function(bmm, tuple(flipped))
+                node.replace_all_uses_with(graph.call_function(turned, (product, 1, 2)))
+            graph.erase_node(node)
 
 
 def lifted(plain: GraphModule) -> list[Tensor]:

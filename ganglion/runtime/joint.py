@@ -16,9 +16,11 @@ from torch import Tensor
 
 from ganglion import ops
 from ganglion.config import RunConfig
-from ganglion.core import Draw, LogData, Progress
+from ganglion.core import Draw, LogData, Progress, State
 from ganglion.errors import UserError
+from ganglion.fast import Swap
 from ganglion.fast.compile import Fn
+from ganglion.fast.memory import keep_pages
 from ganglion.nn.stack import Stack
 from ganglion.runtime.agent import Agent
 from ganglion.runtime.build import build_agent, build_env
@@ -34,6 +36,9 @@ class Joint:
         self.agents = [trainer.learner.agent for trainer in trainers]
         self.explorers = [explorer for t in trainers if isinstance(explorer := t.explorer, Explorer)]
         self.device = template.device
+        for agent in self.agents:
+            agent.swap = Lent(agent.swap)
+        keep_pages()  # what many models need at once is large enough to be handed back each time
         self.stack = Stack([agent.algo for agent in self.agents], self.template.algo)
         vary(self.stack, self.template, configs)
         self.mode = mode(configs[0], self.device)
@@ -50,13 +55,13 @@ class Joint:
             from ganglion.fast.capture import Captured
 
             return Captured(joint)
-        return self.traced(joint) if self.mode == "compile" else joint
+        return joint if self.mode == "eager" else self.traced(joint)
 
     def traced(self, joint: Fn) -> Fn:
-        """The same, compiled."""
+        """The same as plain operations, compiled unless `auto`: many models share the cost of each."""
         from ganglion.fast.trace import Traced
 
-        return Traced(joint, partial(self.stack.sparing, range(self.count)))
+        return Traced(joint, partial(self.stack.sparing, range(self.count)), plain=self.mode == "auto")
 
     def sparing(self, who: Sequence[int]) -> AbstractContextManager[None]:
         """Inside, only these of the K learn."""
@@ -84,11 +89,24 @@ class Joint:
         return self.trainers[k].at
 
 
+class Lent(Swap):
+    """Lets an agent give what was computed for it, and remembers in which form its run would be by itself."""
+
+    def __init__(self, own: Swap) -> None:
+        super().__init__()
+        self.own = own
+
+    def look(self, at: Progress) -> None:
+        if at.opt_steps == self.own.since and self.own.worth(at):
+            self.own.on = True
+
+    def state(self) -> State:
+        return self.own.state()
+
+
 def mode(cfg: RunConfig, device: torch.device) -> str:
-    """How joint functions are run. Many models share the cost of an operation: short of asking, none is compiled."""
-    if device.type == "cuda" and cfg.run.fast != "eager":
-        return "graph"
-    return "compile" if cfg.run.fast == "compile" else "eager"
+    """How joint functions are run: eager, auto (plain operations), compile or graph."""
+    return "graph" if device.type == "cuda" and cfg.run.fast != "eager" else cfg.run.fast
 
 
 def build_template(cfg: RunConfig) -> Agent:
@@ -132,6 +150,8 @@ def check_alike(configs: Sequence[RunConfig]) -> None:
     free = ("run.seed", "run.name", "run.dir", "eval.seed")
     if configs[0].run.mode != "local":
         raise UserError(f"run.mode: {configs[0].run.mode} cannot train several runs together. Accepted: local.")
+    if configs[0].env.plain().get("halves"):
+        raise UserError("env.halves: true cannot train several runs together. Accepted: false.")
     first = ops.flatten_names(configs[0].plain())
     for cfg in configs[1:]:
         other = ops.flatten_names(cfg.plain())
@@ -159,7 +179,7 @@ class JointSamples:
         self.minis: Any = None  # [K, ...]
         self.given: list[Any] = [None] * joint.count
         for k, agent in enumerate(joint.agents):
-            agent.swap.on, agent.fast_learn = True, lambda *_, k=k: self.given[k]
+            agent.fast_learn = lambda *_, k=k: self.given[k]
 
     def learn(self, who: Sequence[int]) -> list[LogData]:
         joint = self.joint

@@ -16,8 +16,7 @@ from ganglion.core import Episode, Knobs, LogData, Noise, Obs, Past, Progress, R
 from ganglion.envs.world import World
 from ganglion.nn.stack import joined
 from ganglion.runtime.build import STRIDE, build_env
-from ganglion.runtime.explorer import Explorer
-from ganglion.runtime.joint import Joint
+from ganglion.runtime.joint import Joint, Lent
 from ganglion.runtime.whole import Phase, Strider, Walked
 
 
@@ -32,7 +31,7 @@ class JointActing:
         self.noise: list[Any] = [None] * joint.count
         self.given: list[Any] = [None] * joint.count
         for k, (agent, explorer) in enumerate(zip(joint.agents, self.explorers, strict=True)):
-            agent.swap.on, agent.fast_explore = True, lambda *_, k=k: self.given[k]
+            agent.fast_explore = lambda *_, k=k: self.given[k]
             setattr(explorer.noise, "next", lambda k=k: self.noise[k])  # noqa: B010
 
     def collect(self, who: Sequence[int]) -> list[LogData]:
@@ -65,30 +64,29 @@ class JointWalk:
         self.stride = 1 if cfg.run.fast == "eager" else horizon if joint.mode == "graph" else gcd(horizon, STRIDE)
         turn = joint.stack.all(strider.turn)
         self.turn = joint.traced(turn) if joint.mode == "graph" else turn
-        self.fast_walk = joint.quicken(self.walk)
-        for agent in joint.agents:
-            agent.fast_explore = agent.explore
+        self.fast_walks = {stride: joint.quicken(self.walk) for stride in {1, self.stride}}
 
     def collect(self, who: Sequence[int]) -> list[LogData]:
-        """`stride` steps of each; a trainer that stands elsewhere in its rollout takes one step by itself."""
-        for explorer in self.explorers:
-            explorer.begin()
-        buffers = self.phases.buffers
-        astray = [k for k in who if buffers[k].ring.pushed % self.stride]
-        walking = [k for k in who if k not in astray]
-        logs = dict(zip(walking, self.together(walking), strict=True)) if walking else {}
-        for k in astray:
-            logs[k] = Explorer.step(self.explorers[k], self.joint.at(k))
-            self.now = None
+        """As many steps of each as it would take by itself: `stride`, or one."""
+        strides = {k: self.stride if self.strides(k) else 1 for k in who}
+        logs: dict[int, LogData] = {}
+        for stride in sorted(set(strides.values())):
+            walking = [k for k in who if strides[k] == stride]
+            logs |= zip(walking, self.together(walking, stride), strict=True)
         return [logs[k] for k in who]
 
-    def together(self, who: Sequence[int]) -> list[LogData]:
+    def strides(self, k: int) -> bool:
+        swap = self.joint.agents[k].swap
+        alone = not isinstance(swap, Lent) or swap.own.on
+        return alone and not self.phases.buffers[k].ring.pushed % self.stride
+
+    def together(self, who: Sequence[int], stride: int) -> list[LogData]:
         joint, explorers = self.joint, self.explorers
         now = self.now or ops.stack([explorer.begin() for explorer in explorers])
-        fresh = {k: explorers[k].noise.stretch(self.stride) for k in who}
+        fresh = {k: explorers[k].noise.stretch(stride) for k in who}
         noise = ops.stack([fresh.get(k, fresh[who[0]]) for k in range(joint.count)])
         with torch.no_grad():
-            walked: Walked = self.fast_walk(self.world, *now, joint.knobs(), noise)
+            walked: Walked = self.fast_walks[stride](self.world, *now, joint.knobs(), noise)
         torch._foreach_copy_(list(self.world), list(joint.chosen(who, walked.world, self.world)))
         self.now = joint.chosen(who, (walked.step, walked.past), now)
         self.phases.push(who, walked.rows, (walked.step.obs, walked.past))
@@ -125,10 +123,13 @@ class JointPhases:
         self.gamma = torch.tensor([own.gamma for own in self.buffers], device=joint.device)
         self.prepare, self.plan = joint.stack.all(self.prepared), joint.stack.all(self.planned)
         self.fast_update = joint.wrap(self.update)
-        self.fast_phase = joint.wrap(self.phase) if joint.mode == "graph" else None
+        update = joint.stack.all(self.update)
+        self.inner = joint.traced(update) if joint.mode == "graph" else update
+        self.fast_phase = joint.quicken(self.phase) if joint.mode == "graph" else None
         self.rows: Row | None = None  # of all, [K, T, B, ...], once there are any
         self.mini: Any = None  # what each learns from, [K, ...]
         self.table: Tensor | None = None
+        self.order = torch.arange(joint.count, device=joint.device)
 
     # ------------------------------------------------------------ rows
 
@@ -169,14 +170,18 @@ class JointPhases:
     def planned(self, noise: Noise) -> Tensor:
         return self.joint.template.algo.plan(self.template.rows, noise)
 
-    def update(self, mini: Any, table: Tensor, position: Tensor, knobs: Knobs) -> Any:
-        none = torch.zeros(0, device=table.device)
-        if table.numel():
-            mini = ops.take(mini, table.index_select(0, position[None])[0], dim=1)
-        return self.joint.template.algo.learn(mini, knobs, Noise(none, none)).metrics
+    def update(self, mini: Any, rows: Tensor, knobs: Knobs) -> Any:
+        none = torch.zeros(0, device=rows.device)
+        return self.joint.template.update(mini, rows if rows.numel() else (), knobs, Noise(none, none)).metrics
 
-    def phase(self, rows: Row, last: tuple[Obs, Past], gamma: Tensor, noise: Noise, knobs: Knobs) -> Any:
-        return self.template.phase(self.item(rows, last, gamma), noise, knobs)
+    # ------------------------------------------------------------ a function of all
+
+    def phase(self, rows: Row, last: tuple[Obs, Past], gamma: Tensor, noise: Noise, knobs: Knobs) -> dict[str, Tensor]:
+        """As `Phase.phase`, of [K, ...]."""
+        with torch.no_grad():
+            mini, table = self.prepare(rows, last, gamma), self.plan(noise)
+        seen = [self.inner(mini, table[:, i], knobs) for i in range(table.shape[1])]
+        return {name: torch.stack([metrics[name] for metrics in seen]).mean(0) for name in seen[0]}
 
     # ------------------------------------------------------------ learning
 
@@ -188,9 +193,11 @@ class JointPhases:
             return self.learn_phase()
         if fresh:
             self.begin(fresh)
-        position = torch.tensor([learner.position for learner in learners], device=joint.device)
+        assert self.table is not None
+        where = torch.tensor([learner.position for learner in learners], device=joint.device)
+        rows = self.table[self.order, where] if self.table.numel() else self.table.flatten(1)  # [K, rows each]
         with joint.sparing(who):
-            metrics = self.fast_update(self.mini, self.table, position, joint.knobs())
+            metrics = self.fast_update(self.mini, rows, joint.knobs())
         return [self.learned(k, own) for k, own in enumerate(ops.unstack(metrics)) if k in who]
 
     def begin(self, fresh: Sequence[int]) -> None:
@@ -206,12 +213,14 @@ class JointPhases:
         for k in range(joint.count):  # of those already learning the same numbers, elsewhere
             learner = self.learners[k]
             if k in fresh or learner.mini is not None:
-                learner.mini, learner.table = ops.select(self.mini, k), self.table[k] if self.table.numel() else None
+                learner.hold(ops.select(self.mini, k))
+                learner.table = self.table[k] if self.table.numel() else None
                 learner.position = 0 if k in fresh else learner.position
 
     def learned(self, k: int, metrics: dict[str, Tensor]) -> LogData:
         learner, at = self.learners[k], self.joint.at(k)
         update = Update(metrics, torch.empty(0))
+        learner.agent.swap.look(at)
         learner.position += 1
         self.template.updates = len(learner.table) if learner.table is not None else 0
         self.template.over(update)  # learns whether phases may be taken whole

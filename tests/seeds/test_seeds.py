@@ -84,7 +84,7 @@ def metrics(run: Run) -> list[dict[str, Any]]:
 
 
 def kept(run: Run) -> list[str]:
-    return sorted(path.name for path in (run.folder / "checkpoints").iterdir() if path.is_dir())
+    return sorted(path.name for path in (run.folder / "checkpoints").glob("*") if path.is_dir())
 
 
 def check(tmp_path: Path, words: Words, differing: list[Words] | None = None) -> Seeds:
@@ -116,6 +116,55 @@ def test_ppo_whose_phases_end_at_different_times(tmp_path: Path) -> None:
 
 def test_ppo_in_gymnasium(tmp_path: Path) -> None:
     check(tmp_path, [*PPO, GYM, "train.budget=500 steps"])
+
+
+UPDATES = ["train.budget=64 opts", "algo.lr=1e-3", "eval=never", "save=never", "log.every=40 opts"]
+
+
+def test_ppo_by_plain_operations(tmp_path: Path) -> None:
+    check(tmp_path / "rollouts", [*PPO, TENSORS, *UPDATES, "run.fast=auto"])
+    check(tmp_path / "samples", [*DQN, GYM, *UPDATES, "run.fast=auto"], TWO)
+
+
+def in_strides(cfg: RunConfig) -> Run:
+    """A run alone that takes whole rollouts and whole phases, with nothing wrapped."""
+    run = Run.create(cfg)
+    explorer: Any = run.trainer.explorer
+    learner: Any = run.trainer.learner
+    agent = learner.agent
+    explorer.fast_walk, explorer.fast_turn, explorer.stride = explorer.walk, explorer.turn, 16
+    learner.fast_phase, agent.swap.on = learner.phase, True
+    agent.fast_learn, agent.fast_explore, agent.fast_prepare = agent.update, agent.explore, agent.algo.prepare
+    for _ in run.stream():
+        pass
+    return run
+
+
+def test_whole_rollouts_and_phases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a GPU captures, run as it is."""
+    monkeypatch.setattr("ganglion.runtime.joint.mode", lambda cfg, device: "graph")
+    monkeypatch.setattr("ganglion.fast.capture.Captured", lambda fn: fn)
+    monkeypatch.setattr("ganglion.runtime.joint.Joint.traced", lambda self, fn: fn)
+    words = [*PPO, TENSORS, *UPDATES, "run.fast=auto"]
+    seeds = Seeds(configs(tmp_path / "together", words))
+    for agent in seeds.joint.agents:
+        agent.swap.own.on = True  # type: ignore[attr-defined]  # as it is on a GPU
+    events = [told.log.kind for told in seeds.stream()]
+    assert events.count("collect") == SEEDS * 16 and events.count("learn") == SEEDS * (4 + 15)  # the first one by one
+    for run, cfg in zip(seeds.runs, configs(tmp_path / "alone", words), strict=True):
+        same(in_strides(cfg).state(), run.state())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("words", [[*PPO, TENSORS], [*DQN, TENSORS]], ids=["ppo", "dqn"])
+def test_captured(tmp_path: Path, words: Words) -> None:
+    more = [*words, *UPDATES, "run.fast=auto", "run.device=cuda"]
+    seeds = together(configs(tmp_path / "together", more))
+    for run, cfg in zip(seeds.runs, configs(tmp_path / "alone", more), strict=True):
+        one, other = alone(cfg).state(), run.state()
+        for name, tensor in one.tensors.items():
+            if name.startswith("trainer/agent"):
+                torch.testing.assert_close(other.tensors[name], tensor, rtol=1e-3, atol=1e-4)
 
 
 def test_ppo_with_a_memory(tmp_path: Path) -> None:
@@ -174,6 +223,8 @@ def test_what_cannot_train_together_is_said(tmp_path: Path) -> None:
         Seeds(configs(tmp_path / "sac", ["algo=sac", "env={kind: torch, id: pendulum, slots: 2}"]))
     with pytest.raises(UserError, match=r"run\.mode: threads cannot train several runs together"):
         Seeds(configs(tmp_path, [*PPO, TENSORS, "run.mode=threads"]))
+    with pytest.raises(UserError, match=r"env\.halves: true cannot train several runs together"):
+        Seeds(configs(tmp_path, [*PPO, GYM, "env.halves=true"]))
     with pytest.raises(UserError, match="1 runs cannot train together"):
         Seeds(configs(tmp_path, [*PPO, TENSORS], [[]]))
     assert list(tmp_path.iterdir()) == []

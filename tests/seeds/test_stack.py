@@ -142,3 +142,11 @@ def test_traced_and_compiled_it_is_the_same() -> None:
             torch.testing.assert_close(many[k].model.weight, one.model.weight)
     assert fast.graph is not fast.fn  # it did compile
     assert many[0].optim.count == 5
+
+
+def test_memory_is_kept() -> None:
+    import sys
+
+    from ganglion.fast.memory import keep_pages
+
+    assert keep_pages() or not sys.platform.startswith("linux")
