@@ -90,10 +90,8 @@ class FleetSection(Config):
     """Explorers elsewhere, and what lies between them and the learner; for every `run.mode` but local."""
 
     explorers: int = Field(default=2, ge=1, le=10_000)
-    queue: int | None = Field(default=None, ge=1, le=100_000)  # items waiting at most; None: by the algorithm
-    item: Count = Field(
-        default=65_536, ge=1, le=2**30
-    )  # bytes of an item at least; rollouts are items whatever their size
+    queue: int | None = Field(default=None, ge=1, le=100_000)  # items waiting at most, over all; None: one each
+    rows: int | None = Field(default=None, ge=1, le=65_536)  # of an item; None: a rollout, or enough for a few updates
     max_lag: int | None = Field(default=None, ge=0)  # updates behind which an item is dropped; None: by the algorithm
     evaluator: bool = True  # Ray: evaluations by an actor of their own, while training goes on
     shared: bool = True  # Ray: shared memory carries bytes between processes of one machine

@@ -133,9 +133,13 @@ def outward(leaf: Leaf, array: Array) -> Array:
     space = leaf.space
     if isinstance(space, spaces.Box):
         clipped: Array = np.minimum(np.maximum(array, space.low), space.high)  # np.clip, at a third of its price
-        if np.issubdtype(space.dtype, np.integer):
+        kind = space.dtype
+        assert kind is not None
+        if kind.kind in "iu":
             clipped = np.rint(clipped)
-        return clipped.astype(space.dtype, copy=False).reshape(-1, *space.shape)
+        if clipped.dtype != kind:
+            clipped = clipped.astype(kind)
+        return clipped if clipped.shape[1:] == space.shape else clipped.reshape(-1, *space.shape)
     shifted = array if leaf.start is None else array + leaf.start
     if leaf.shape == ():
         return shifted  # int64 is what a Discrete takes

@@ -157,7 +157,7 @@ class Layout(NamedTuple):
         """What gymnasium's step returns."""
         truncated = values[self.truncated]
         info = {name: values[i] for name, i in self.info}
-        return values[self.obs], values[self.reward], values[self.ended] & ~truncated, truncated, info
+        return values[self.obs], values[self.reward], values[self.ended] > truncated, truncated, info
 
 
 def _named(info: Mapping[str, Any]) -> dict[str, Any]:

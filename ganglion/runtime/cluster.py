@@ -19,6 +19,7 @@ from ganglion.runtime.folders import make_folder
 
 STORE = 512 * 1024 * 1024  # bytes of Ray's object store: items of explorers on this machine do not pass through it
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
+NEARBY = "auto"  # as an address: whatever runs on this machine
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",  # tells nobody
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
@@ -37,6 +38,13 @@ class Site(NamedTuple):
     address: str | None = None
     host: str = "127.0.0.1"
     processes: int = 2  # that are started, and import what they need, before anyone asks for them
+
+    @property
+    def where(self) -> str:
+        """The host alone."""
+        if self.address is None:
+            return self.host
+        return self.address.removeprefix("ray://").rpartition(":")[0].strip("[]") or self.address
 
 
 _coming: dict[Site, Future[Any]] = {}
@@ -76,7 +84,7 @@ def join_ray(site: Site) -> tuple[Any, bool]:
 
 def start_ray(cfg: Site) -> Any:
     """Settings first: Ray reads them when it is imported."""
-    alone = not cfg.address and not wide(cfg.host)
+    alone = cfg.where in LOOPBACK
     settings = {**QUIET, **(ALONE if alone else {})}
     if not cfg.address and "RAY_AUTH_MODE" not in os.environ:
         settings |= {} if has_token(os.environ) else {"RAY_AUTH_TOKEN_PATH": token()}
@@ -96,7 +104,7 @@ def start_ray(cfg: Site) -> Any:
     except ConnectionError as error:
         told = "It may not be there, or the token may not be its own (RAY_AUTH_MODE, RAY_AUTH_TOKEN_PATH)."
         raise UserError(f"fleet.address: no Ray cluster could be joined at {cfg.address}. {told}") from error
-    if alone and wide(ray.util.get_node_ip_address()):
+    if alone and not cfg.address and wide(ray.util.get_node_ip_address()):
         ray.shutdown()
         raise UserError("run.mode: ray was imported before, and would listen on all addresses. Build the run first.")
     return ray
@@ -117,17 +125,16 @@ def leave_ray() -> None:
 
 def check_open(cfg: Site, environ: Mapping[str, str]) -> None:
     """Refuses to talk beyond this machine without a token."""
-    where = ("address", cfg.address.removeprefix("ray://").rpartition(":")[0] or cfg.address) if cfg.address else None
-    name, host = where or ("host", cfg.host)
-    if not wide(host):
+    if not wide(cfg.where):
         return
     if environ.get("RAY_AUTH_MODE", "token") != "token" or not has_token(environ):
-        raise UserError(f"fleet.{name}: {host} can be reached from other machines, and Ray has no token. {REMEDY}")
+        name = "address" if cfg.address else "host"
+        raise UserError(f"fleet.{name}: {cfg.where} can be reached from other machines, and Ray has no token. {REMEDY}")
 
 
 def wide(host: str) -> bool:
     """Whether others can reach it."""
-    return host not in LOOPBACK
+    return host not in (*LOOPBACK, NEARBY)
 
 
 def has_token(environ: Mapping[str, str]) -> bool:

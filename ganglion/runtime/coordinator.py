@@ -25,7 +25,6 @@ from ganglion.runtime.sender import Lot
 from ganglion.runtime.station import modules
 
 log = logging.getLogger(__name__)
-AHEAD = 2  # items asked of an explorer at a time: one in the making, one waiting
 FUTILE = 5  # deaths of one explorer, without an item between, that end a run
 REMEMBERED = 1_000  # recoveries
 
@@ -62,15 +61,15 @@ class Member:
 
 
 class Coordinator:
-    """A fleet of Ray actors. Each is asked for several items ahead, and asked again when one was taken: so the queue is
-    bounded, explorers push without waiting, and what is under way is known when one dies."""
+    """A fleet of Ray actors. Each is asked for an item ahead, or several, and asked again when one was stored: so the
+    queue is bounded, explorers walk while the learner learns, and what is under way is known when one dies."""
 
     lockstep = False
 
     def __init__(self, cfg: RunConfig, lot: Lot) -> None:
         fleet = cfg.fleet
         self.account, self.wanted, self.spares = Account(), fleet.explorers, fleet.spares
-        self.ahead = AHEAD if fleet.queue is None else -(-fleet.queue // fleet.explorers) + 1
+        self.ahead = -(-(fleet.queue or 1) // fleet.explorers)  # items asked of an explorer at a time
         self.ray, self.own = join_ray(site(cfg))
         self.folder = make_folder()
         cookie = secrets.token_hex(8)
@@ -78,7 +77,7 @@ class Coordinator:
             (self.folder / cookie).touch()
         codec = (lot.codec.name, lot.codec.least)
         memory = str(self.folder)
-        self.brief = Brief(dump(cfg), modules(cfg), lot.rows, lot.least, codec, memory, cookie, self.ahead + 1)
+        self.brief = Brief(dump(cfg), modules(cfg), lot.rows, codec, memory, cookie, self.ahead + 1)
         cpus = 1 if fleet.address else 0  # elsewhere Ray spreads them over machines
         options = {"num_cpus": cpus, "max_restarts": 0, "max_task_retries": 0, "scheduling_strategy": "SPREAD"}
         self.actor = self.ray.remote(**options)(Outpost)
@@ -134,7 +133,7 @@ class Coordinator:
         return Packet(Origin(*origin), self.reader.read(Slip(*body)) if member.near else body)
 
     def release(self) -> None:
-        """Asks the explorer whose item was taken for another, and so gives its memory back."""
+        """Asks the explorer whose item was stored for another, which it may write over the last one."""
         member, self.taken = self.taken, None
         if member is not None and self.members.get(member.explorer) is member:
             self.ask(member)

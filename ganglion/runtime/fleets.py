@@ -32,6 +32,9 @@ class Lockstep:
         self.broker.push(*made)
         return self.broker.pull(0)
 
+    def release(self) -> None:
+        """Every item has memory of its own."""
+
     def publish(self, weights: Weights) -> None:
         self.broker.publish(weights, PLAYER)
 
@@ -76,6 +79,9 @@ class Threads:
         if packet is None and self.errors:
             raise self.errors[0]
         return packet
+
+    def release(self) -> None:
+        """Every item has memory of its own."""
 
     def publish(self, weights: Weights) -> None:
         self.broker.publish(weights, PLAYER)

@@ -19,8 +19,7 @@ class Brief(NamedTuple):
 
     config: str  # YAML
     modules: Sequence[str]  # the user's own, that register names
-    rows: int
-    least: int
+    rows: int  # of an item
     codec: tuple[str, int]
     folder: str  # of shared memory
     cookie: str  # in it, where it is the same machine's
@@ -66,7 +65,7 @@ class Outpost:
         board = SharedBoard(folder / WEIGHTS) if self.near else self.taken
         cfg = load(brief.config)
         torch.set_num_threads(cfg.run.threads)
-        self.station = Station(cfg, Lot(brief.rows, brief.least, Codec(*brief.codec)), board)
+        self.station = Station(cfg, Lot(brief.rows, Codec(*brief.codec)), board)
 
     def begin(self, explorer: int, incarnation: int) -> tuple[bool, int]:
         """Takes a place; says whether it shares the learner's machine, and its process."""

@@ -28,6 +28,10 @@ class Fleet(Protocol):
 
     def pull(self, timeout: float) -> Packet | None: ...
 
+    def release(self) -> None:
+        """The item that was pulled last has been stored: its memory may be used again."""
+        ...
+
     def publish(self, weights: Weights) -> None: ...
 
     def numbers(self) -> Mapping[str, float]:
@@ -86,6 +90,7 @@ class Receiver:
             self.rows_dropped += valid
         else:
             self.hand(item, at)
+        self.fleet.release()  # its explorer walks on while the learner learns
         self.note(item)
         first = item.origin.explorer * self.env.spec.slots
         episodes = tuple(e._replace(slot=first + e.slot) for e in item.episodes)

@@ -12,14 +12,11 @@ from ganglion.buffers.storage import RowRing, row_of, tree_of
 from ganglion.core import Episode, Obs, Origin, Past, Progress, Row, State, under
 from ganglion.runtime.parcel import PLAIN, Bytes, Codec, Room, pack, unpack
 
-MOST_ROWS = 256  # of an item whose rows are small
-
 
 class Lot(NamedTuple):
-    """How much is an item: so many rows, or, with 0, as many as make `least` bytes."""
+    """How much is an item, and how it is compressed."""
 
-    rows: int = 0
-    least: int = 1 << 16
+    rows: int
     codec: Codec = PLAIN
 
 
@@ -43,9 +40,7 @@ class Sender:
 
     def push(self, row: Row, ahead: tuple[Obs, Past], at: Progress) -> None:
         if self.ring is None:
-            size = sum(leaf.nbytes for leaf in ops.leaves(row))
-            rows = self.lot.rows or min(max(-(-self.lot.least // max(size, 1)), 1), MOST_ROWS)
-            self.ring = RowRing(rows, torch.device("cpu"), block=rows)
+            self.ring = RowRing(self.lot.rows, torch.device("cpu"), block=self.lot.rows)
         self.ring.push(row)
         self.ahead = ahead
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from ganglion.buffers.frames import WHOLE
+from ganglion.buffers.limiter import Ratio
 from ganglion.config import RunConfig
 from ganglion.runtime.build import build_agent, build_env, build_evaluator
 from ganglion.runtime.cluster import begin_ray
@@ -17,6 +19,9 @@ from ganglion.runtime.station import light
 from ganglion.runtime.streams import derive
 from ganglion.runtime.trainer import Trainer
 
+UPDATES = 16  # that an item allows
+LEAST, LED_IN, USUAL = 8, 32, 32  # rows
+
 
 def build_spread(cfg: RunConfig) -> Trainer:
     """A Trainer that has not begun: the same roles, with a Receiver where a local run has its Explorer."""
@@ -28,8 +33,8 @@ def build_spread(cfg: RunConfig) -> Trainer:
     env = build_env(cfg)
     agent, recipe = build_agent(cfg, env.spec), cfg.algo.recipe()
     learner = Learner(agent, recipe.buffer(env.spec, agent.device), recipe.limiter.build(), cfg.run.seed)
-    rows = int(getattr(learner.buffer, "horizon", 0)) if learner.buffer.fresh else 0
-    lot = Lot(rows, cfg.fleet.item, Codec(cfg.fleet.compress, cfg.fleet.compress_above))
+    rows = cfg.fleet.rows if cfg.fleet.rows and not learner.buffer.fresh else fitting(learner, env.spec.slots)
+    lot = Lot(rows, Codec(cfg.fleet.compress, cfg.fleet.compress_above))
     max_lag = recipe.max_lag if cfg.fleet.max_lag is None else cfg.fleet.max_lag
     receiver = Receiver(learner, make_fleet(cfg, lot), env, max_lag)
     env.close()
@@ -37,9 +42,19 @@ def build_spread(cfg: RunConfig) -> Trainer:
     return Trainer(receiver, learner, build_evaluator(cfg, agent, cfg.eval.episodes, seed), cfg.train.budget)
 
 
+def fitting(learner: Learner, slots: int) -> int:
+    """The rows of an item: a rollout; or as many as allow a few updates. Everything that waits is behind by all that
+    waits before it, and replay learns badly from what is far behind: an item is no larger than it must be."""
+    buffer, limiter = learner.buffer, learner.limiter
+    if buffer.fresh:
+        return int(getattr(buffer, "horizon", USUAL))
+    least = LED_IN if getattr(buffer, "seen", WHOLE).history else LEAST  # a seam costs a row, or several
+    return max(int(UPDATES * limiter.opt_interval / slots), least) if isinstance(limiter, Ratio) else max(USUAL, least)
+
+
 def make_fleet(cfg: RunConfig, lot: Lot) -> Fleet:
     if cfg.run.mode == "sync":
         return Lockstep(cfg, lot)
     if cfg.run.mode == "threads":
-        return Threads(cfg, lot, cfg.fleet.queue or cfg.fleet.explorers * (1 if lot.rows else 2))
+        return Threads(cfg, lot, cfg.fleet.queue or 1)  # and one that each explorer holds
     return Coordinator(cfg, lot)

@@ -57,7 +57,7 @@ def test_a_sync_run_resumes_exactly(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("sort", ["dqn", "frames", "ppo", "recurrent", "sac"])
 def test_threads_learn_and_account_for_every_item(sort: str) -> None:
-    made = trained(sort, "threads", 1_000, explorers=3, item=2_000)
+    made = trained(sort, "threads", 1_000, explorers=3, rows=10)
     told = made.explorer.numbers()
     assert made.at.env_steps >= 1_000 and made.at.opt_steps > 0 and made.at.episodes >= 0
     assert told["fleet/received"] > 0 and told["fleet/lost"] == told["fleet/duplicated"] == 0
@@ -65,7 +65,7 @@ def test_threads_learn_and_account_for_every_item(sort: str) -> None:
 
 
 def test_more_and_fewer_explorers_while_it_runs() -> None:
-    made = trainer("dqn", "threads", 3_000, explorers=1, item=1_000)
+    made = trainer("dqn", "threads", 3_000, explorers=1, rows=8)
     assert isinstance(made.explorer, Receiver) and isinstance(made.explorer.fleet, Threads)
     seen: dict[int, int] = {}
     for log in made():
@@ -79,7 +79,7 @@ def test_more_and_fewer_explorers_while_it_runs() -> None:
 
 
 def test_items_that_are_too_old_are_dropped_and_counted() -> None:
-    made = trained("sac", "threads", 1_500, explorers=2, item=500, max_lag=0)
+    made = trained("sac", "threads", 1_500, explorers=2, rows=4, max_lag=0)
     told = made.explorer.numbers()
     assert told["fleet/stale"] > 0 and told["fleet/rows_dropped"] > 0 and told["fleet/lost"] == 0
 

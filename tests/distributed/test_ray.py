@@ -47,7 +47,7 @@ def trainer(sort: str, steps: int, **fleet: Any) -> tuple[Trainer, Coordinator]:
 @pytest.mark.parametrize(("sort", "shared"), [("dqn", False), ("ppo", True), ("sac", True)])
 def test_it_learns_and_accounts_for_every_item(ray: Any, sort: str, shared: bool) -> None:
     """Through shared memory, or through Ray's objects as between machines."""
-    made, fleet = trainer(sort, 1_200, explorers=2, spares=0, item=4_000, shared=shared)
+    made, fleet = trainer(sort, 1_200, explorers=2, spares=0, rows=16, shared=shared)
     lags = [log.metrics["lag"] for log in made() if "lag" in log.metrics]
     told = made.explorer.numbers()  # type: ignore[union-attr]
     near = {member.near for member in fleet.members.values() if member.starting is None}
@@ -61,7 +61,7 @@ def test_it_learns_and_accounts_for_every_item(ray: Any, sort: str, shared: bool
 def test_one_is_killed_and_one_stands_still(ray: Any) -> None:
     """Nothing that was handed over is lost or taken twice, nobody waits for the one that stands still, and another
     takes the dead one's place."""
-    made, fleet = trainer("dqn", 10**9, explorers=2, spares=1, item=4_000)
+    made, fleet = trainer("dqn", 10**9, explorers=2, spares=1, rows=16)
     stream = made()
 
     def until(reached: Any, seconds: float = 60) -> None:
@@ -90,7 +90,7 @@ def test_one_is_killed_and_one_stands_still(ray: Any) -> None:
 
 def test_a_run_is_saved_and_continued(ray: Any, tmp_path: Path) -> None:
     given = {"run": {"mode": "ray", "fast": "eager", "dir": str(tmp_path / "run")}}
-    fleet = {"explorers": 1, "spares": 0, "item": 2_000}
+    fleet = {"explorers": 1, "spares": 0, "rows": 16}
     left = Run.create(config("dqn", tmp_path / "run", 700, fleet=fleet, **given))
     for log in left.stream():
         if log.kind == "save":
@@ -145,6 +145,7 @@ def test_it_refuses_to_be_reached_without_a_token(site: Site) -> None:
     check_open(site, {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": "/some/file"})
     check_open(Site(), {})
     check_open(Site(address="127.0.0.1:6379"), {})
+    check_open(Site(address="auto"), {})
 
 
 def test_without_the_package_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
