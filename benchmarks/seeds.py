@@ -60,7 +60,7 @@ def side(asked: argparse.Namespace) -> None:
     def counts_updates() -> float:
         return runs[-1].trainer.at.opt_steps * count  # the last one moves last
 
-    work(3)
+    work(6)  # compiled, or captured: a function is recorded in its third call
     versus.serve(work)
 
 

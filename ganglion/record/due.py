@@ -15,11 +15,14 @@ class Due:
 
     def due(self, at: Progress) -> bool:
         """True once whenever at least one more interval has passed, and marks it."""
-        measured = self.every.measure(at)
-        if measured < (self.passed + 1) * self.every.count:
+        if not self.passes(at):
             return False
-        self.passed = int(measured // self.every.count)
+        self.passed = int(self.every.measure(at) // self.every.count)
         return True
+
+    def passes(self, at: Progress) -> bool:
+        """Whether one more interval has passed, unmarked."""
+        return self.every.measure(at) >= (self.passed + 1) * self.every.count
 
     def state(self) -> State:
         return State(scalars={"passed": self.passed})

@@ -130,6 +130,7 @@ class JointPhases:
         self.mini: Any = None  # what each learns from, [K, ...]
         self.table: Tensor | None = None
         self.order = torch.arange(joint.count, device=joint.device)
+        self.none = torch.empty(0)  # no priorities
 
     # ------------------------------------------------------------ rows
 
@@ -198,7 +199,10 @@ class JointPhases:
         rows = self.table[self.order, where] if self.table.numel() else self.table.flatten(1)  # [K, rows each]
         with joint.sparing(who):
             metrics = self.fast_update(self.mini, rows, joint.knobs())
-        return [self.learned(k, own) for k, own in enumerate(ops.unstack(metrics)) if k in who]
+        every = {name: values.unbind() for name, values in metrics.items()}
+        self.template.updates = self.table.shape[1]
+        self.template.over(Update(metrics, self.none))  # learns whether phases may be taken whole
+        return [self.learned(k, {name: values[k] for name, values in every.items()}) for k in who]
 
     def begin(self, fresh: Sequence[int]) -> None:
         """Prepares the items of those whose phase begins, and plans their minibatches."""
@@ -219,11 +223,9 @@ class JointPhases:
 
     def learned(self, k: int, metrics: dict[str, Tensor]) -> LogData:
         learner, at = self.learners[k], self.joint.at(k)
-        update = Update(metrics, torch.empty(0))
+        update = Update(metrics, self.none)
         learner.agent.swap.look(at)
         learner.position += 1
-        self.template.updates = len(learner.table) if learner.table is not None else 0
-        self.template.over(update)  # learns whether phases may be taken whole
         if learner.over(update):
             learner.finish()
         return LogData("learn", at._replace(opt_steps=at.opt_steps + 1), metrics)

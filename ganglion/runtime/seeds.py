@@ -36,15 +36,18 @@ class Waiting(Trainer):
         return made
 
     def __call__(self) -> Generator[LogData, Command | None, Stop]:
-        while not self.finished():
-            command = yield LogData("wait", self.at, {})
+        stop: Stop | None = None
+        while True:
             if self.brought is not None:  # even where it is to stop: what was learned counts
-                command = (yield self.moved(*self.brought)) or command
-            if isinstance(command, Stop):
-                return command
+                log = self.moved(*self.brought)
+            elif stop is not None or self.finished():
+                return stop or Stop("budget", finished=True)
+            else:
+                log = LogData("wait", self.at, {})
+            command = yield log
+            stop = command if isinstance(command, Stop) else stop
             if isinstance(command, SetKnob):
                 self.learner.agent.pin(command)
-        return Stop("budget", finished=True)
 
     def moved(self, log: LogData, seconds: float) -> LogData:
         """Counts a turn, not before its stages hear of it."""
@@ -80,10 +83,16 @@ class Member:
         except StopIteration:
             self.over = True
             return None
-        self.waits = event.kind == "wait" and self.told is None
+        turned = event.kind in ("collect", "learn") and not self.trainer.finished() and not self.due()
+        self.waits = (event.kind == "wait" or turned) and self.told is None
         if event.kind == "evaluate":
             self.last = event.metrics["eval/return_mean"]
         return None if event.kind == "wait" else event
+
+    def due(self) -> bool:
+        """Whether a stage has something to do before the next turn; if not, nobody need be asked."""
+        at, stages = self.trainer.at, (self.run.evaluated.due, self.run.recorded.due, self.run.saved.due)
+        return any(due.passes(at) for due in stages)
 
     def stop(self, told: Stop) -> None:
         self.told, self.waits = told, False
