@@ -96,7 +96,8 @@ def start_ray(cfg: Site) -> Any:
         if cfg.address:
             ray.init(address=cfg.address, **quiet)
         else:
-            where = {} if alone else {"_node_ip_address": cfg.host}
+            where = {"address": "local"}  # a new one, though another may run here
+            where |= {} if alone else {"_node_ip_address": cfg.host}
             ray.init(
                 num_cpus=cfg.processes, include_dashboard=False, object_store_memory=STORE, _system_config=PRELOAD,
                 **where, **quiet,
