@@ -11,6 +11,7 @@ from ganglion import ops
 from ganglion.config import RunConfig
 from ganglion.core import Env, Step
 from ganglion.envs.checks.slots import Chooser
+from ganglion.errors import UserError
 from ganglion.fast.limits import Arithmetic, arithmetic, bandwidth
 from ganglion.fast.profile import Profile, Shares, named
 from ganglion.runtime.agent import some
@@ -70,6 +71,8 @@ class Kept:
 
 def bench(cfg: RunConfig, seconds: float = 10.0) -> Bench:
     """Trains for a while without saving anything, then measures what the parts cost alone."""
+    if cfg.run.mode != "local":
+        raise UserError(f"run.mode: bench measures a run in one process, not {cfg.run.mode}. Accepted: local.")
     trainer = build(cfg)
     kept = Kept(trainer)
     profile = Profile(trainer, sync=trainer.learner.agent.device.type == "cuda")

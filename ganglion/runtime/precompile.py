@@ -15,7 +15,7 @@ def main(config: str, modules: list[str]) -> None:
     from ganglion.config import load
     from ganglion.runtime.build import build
 
-    trainer = build(load(config, ["run.fast=compile"]))
+    trainer = build(load(config, ["run.fast=compile", "run.mode=local"]))
     wanted = 1 + trainer.learner.agent.algo.late_every
     parent = os.getppid()
     for log in trainer():

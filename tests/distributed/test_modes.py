@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 
-from ganglion.config import RunConfig
+from ganglion.config import RunConfig, dump, load
+from ganglion.errors import UserError
+from ganglion.runtime import precompile
+from ganglion.runtime.bench import bench
 from ganglion.runtime.build import build
 from ganglion.runtime.fleets import Threads
 from ganglion.runtime.receiver import Receiver
@@ -93,3 +96,23 @@ def test_what_goes_wrong_in_a_thread_is_told_here(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(RuntimeError, match="the world is flat"):
         next(made())
     made.explorer.env.close()
+
+
+def test_what_is_for_one_process_says_so() -> None:
+    with pytest.raises(UserError, match=r"run\.mode: bench measures a run in one process, not threads"):
+        bench(load("cartpole/ppo", ["run.mode=threads"]))
+
+
+def test_compiling_beforehand_starts_no_fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def build(cfg: RunConfig) -> None:
+        asked.append(cfg.run.mode)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("ganglion.runtime.build.build", build)
+    monkeypatch.setattr("os.nice", lambda by: 0)
+    (tmp_path / "config.yaml").write_text(dump(load("cartpole/ppo", ["run.mode=ray"])))
+    with pytest.raises(KeyboardInterrupt):
+        precompile.main(str(tmp_path / "config.yaml"), [])
+    assert asked == ["local"]
