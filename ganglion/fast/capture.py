@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 Fn = Callable[..., Any]
+log = logging.getLogger(__name__)
 WARM = 2  # calls run eagerly first: libraries and allocators settle outside the recording
 
 
@@ -38,19 +40,28 @@ class Captured:
 
     def __init__(self, fn: Fn) -> None:
         self.fn = fn
-        self.recordings: dict[Any, Recording] = {}
+        self.recordings: dict[Any, Recording | None] = {}  # None: cannot be recorded
         self.calls: dict[Any, int] = {}
 
     def __call__(self, *args: Any) -> Any:
         leaves, tree = tree_flatten(args)
         key = (torch.is_grad_enabled(), *((x.shape, x.dtype) for x in leaves))
-        recording = self.recordings.get(key)
-        if recording is None:
+        if key not in self.recordings:
             self.calls[key] = calls = self.calls.get(key, 0) + 1
             if calls <= WARM:
                 return aside(self.fn, args)
-            recording = self.recordings[key] = Recording(self.fn, leaves, tree)
-        return recording(leaves)
+            self.recordings[key] = self.record(leaves, tree)
+        recording = self.recordings[key]
+        return self.fn(*args) if recording is None else recording(leaves)
+
+    def record(self, leaves: list[Tensor], tree: Any) -> Recording | None:
+        """A graph, or None where one cannot be recorded: recording runs nothing, so nothing has been changed."""
+        try:
+            return Recording(self.fn, leaves, tree)
+        except RuntimeError as error:
+            why = str(error).strip().split("\n")[0][:200]
+            log.warning("cannot capture (%s: %s): running eagerly", type(error).__name__, why)
+            return None
 
 
 def aside(fn: Fn, args: tuple[Any, ...]) -> Any:

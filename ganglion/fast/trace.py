@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.fx import GraphModule
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from ganglion.fast.compile import OPTIONS, Compiled, Fn
+from ganglion.fast.compile import OPTIONS, Compiled, Fn, can_compile
 
 
 class Traced(Compiled):
@@ -24,7 +24,8 @@ class Traced(Compiled):
 
     def __init__(self, fn: Fn, sparing: Callable[[], AbstractContextManager[None]], plain: bool = False) -> None:
         super().__init__(fn)
-        self.sparing, self.plain = sparing, plain
+        self.sparing = sparing
+        self.plain = plain or not can_compile()  # an older torch forgets what such a graph changes
 
     def build(self, args: tuple[Any, ...]) -> Fn:
         from torch.fx.experimental.proxy_tensor import make_fx  # imported late: it takes a second

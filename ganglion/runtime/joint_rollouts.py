@@ -102,7 +102,7 @@ class JointWalk:
 
     def walk(self, world: World, before: Step, past: Past, knobs: Knobs, noise: Noise) -> Walked:
         """As `Strider.walk`, of [K, ...]."""
-        rows, ended = [], torch.zeros_like(world.total)[:, None].expand(-1, 3, -1)
+        rows, ended = [], torch.zeros_like(world.total)[:, None].repeat(1, 3, 1)
         for uniform, normal in zip(noise.uniform.split(1, 1), noise.normal.split(1, 1), strict=True):
             row, world, before, past, ended = self.turn(world, before, past, knobs, Noise(uniform, normal), ended)
             rows.append(row)

@@ -77,7 +77,7 @@ class Strider(Explorer):
 
     def walk(self, world: World, before: Step, past: Past, knobs: Knobs, noise: Noise) -> Walked:
         """Several steps as one function of tensors."""
-        rows, ended = [], torch.zeros_like(world.total).expand(3, -1)
+        rows, ended = [], torch.zeros_like(world.total).repeat(3, 1)
         for uniform, normal in zip(noise.uniform.split(1), noise.normal.split(1), strict=True):
             row, world, after, past, ended = self.fast_turn(world, before, past, knobs, Noise(uniform, normal), ended)
             rows.append(row)

@@ -20,3 +20,6 @@ def test_captured_is_eager_after_50_updates(case: Case, monkeypatch: pytest.Monk
     assert a == b
     for name, value in eager.parameters().items():
         assert torch.equal(value, captured.parameters()[name]), name
+    if case.name != "td3-bfloat16":  # which torch 2.11 cannot record, and which then runs eagerly
+        fast = [captured.agent.fast_explore, captured.agent.fast_learn]
+        assert all(one is not None for function in fast for one in function.recordings.values())

@@ -34,7 +34,11 @@ def pair(folder: Path, *words: str) -> list[dict[str, Tensor]]:
 def started(folder: Path, *words: str) -> list[int]:
     """How two processes ended."""
     folder.mkdir(parents=True, exist_ok=True)
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    env = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+    }
     what, *more = words
     command = [sys.executable, "-m", "tests.learners.pair", what]
     outs = [folder / f"{rank}.safetensors" for rank in range(2)]

@@ -111,7 +111,7 @@ def test_a_held_choice_lasts_as_long_as_asked_and_each_slot_has_its_own():
     case = CASE["dqn"]
     bench = Bench(replace(case, slots=64, settings={**case.settings, "hold": 5.0}))
     bench.explorer.step(Progress())
-    rows = torch.stack([bench.explorer.noise().uniform[0, :, 0] for _ in range(400)])  # [T, B]
+    rows = torch.stack([bench.explorer.noise.next().uniform[0, :, 0] for _ in range(400)])  # [T, B]
     changed = (rows[1:] != rows[:-1]).float()
     assert changed.mean().item() == pytest.approx(1 / 5, abs=0.01)
     assert (changed.std(1) > 0).float().mean() > 0.9, "slots let go at different times"
