@@ -226,7 +226,7 @@ def main() -> None:
     for kind in args.kinds:
         with tempfile.TemporaryDirectory() as folder:
             seconds = args.seconds if kind == "kill" else args.seconds / 4
-            result = chaos(kind, seconds, args.turn, Path(folder), timeout=0.2 if kind == "hang" else 60.0)
+            result = chaos(kind, seconds, args.turn, Path(folder), timeout=0.1 if kind == "hang" else 60.0)
         print("\n".join(told(kind, result, args.turn)), flush=True)
 
 
