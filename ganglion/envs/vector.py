@@ -59,7 +59,7 @@ class VectorGymEnv:
             obs_space = Composite({"obs": obs_space, MASK: mask_space(self.masks.shape[1])})
         self.spec = EnvSpec(obs_space, from_gym(env.single_action_space), env.num_envs, name)
         plain = isinstance(env.single_observation_space, spaces.Box) and not self.masks.size
-        self._quick = self.native and plain and self._device.type == "cpu" and self.mode is AutoresetMode.NEXT_STEP
+        self._quick = plain and self._device.type == "cpu" and self.mode is not AutoresetMode.SAME_STEP
         self._begin(0)
 
     def _begin(self, seed: int) -> None:
@@ -121,9 +121,15 @@ class VectorGymEnv:
         return self._step(reward, terminated, truncated)
 
     def _recv_quick(self) -> Step:
-        """What most steps of a native environment are: nothing had ended before, observations are one array."""
-        obs, reward, terminated, truncated, info = self.env.recv()
-        row, ended = self._shown(np.ascontiguousarray(obs, self._leaves[0].dtype)), terminated | truncated
+        """What most steps are: nothing had ended before, observations are one array."""
+        if self.native:
+            obs, reward, terminated, truncated, info = self.env.recv()
+            row = self._shown(np.ascontiguousarray(obs, self._leaves[0].dtype))
+        else:  # which may write into the same memory again
+            obs, *told, info = self.env.step(self._sent)
+            reward, terminated, truncated = (np.array(x) for x in told)
+            row = np.array(obs, self._leaves[0].dtype)
+        ended = terminated | truncated
         self.obs, self.ended = [row], ended
         self.tally.add_all(reward, self._told(info))
         if True in ended.tolist():  # on a few slots quicker than any()
