@@ -18,9 +18,11 @@ from ganglion.envs.pool import Pool
 
 SOAK = os.environ.get("GANGLION_SOAK") == "1"
 SCRIPT = """
-import os, sys, time
+import os, signal, sys, time
 import numpy as np
 from ganglion.envs.pool import Pool
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which a background shell has its children ignore
 
 how = sys.argv[1]
 told = {"how": "hang", "at": 3, "only": 1 if how == "hung" else -1, "episode": 0}
