@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Iterator
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # no pool of compilers beside the two test processes
@@ -32,6 +34,15 @@ def has_gpu() -> bool:
     import torch
 
     return torch.cuda.is_available()
+
+
+@pytest.fixture(autouse=True)
+def modules_of_its_own() -> Iterator[None]:
+    """A process remembers the user's modules and hands them to its explorers: no test hands on another's."""
+    yield
+    files = sys.modules.get("ganglion.config.files")
+    if files is not None:
+        files.IMPORTED.clear()
 
 
 @pytest.fixture(autouse=True, scope="session")
