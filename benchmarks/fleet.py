@@ -30,7 +30,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPAT
 
 RAY_ALONE = """
 import time; began = time.time()
-from ganglion.runtime.cluster import Site, join_ray, leave_ray
+from ganglion.runtime.fleet.cluster import Site, join_ray, leave_ray
 join_ray(Site(processes={processes})); print("took", time.time() - began); leave_ray()
 """
 QUIET = ["log=[]", "save=never", "eval=never"]
@@ -138,8 +138,8 @@ def weights(args: argparse.Namespace) -> None:
     import torch
 
     from ganglion.core import Weights
-    from ganglion.runtime.folders import make_folder
-    from ganglion.runtime.segments import SharedBoard
+    from ganglion.runtime.fleet.folders import make_folder
+    from ganglion.runtime.fleet.segments import SharedBoard
 
     folder = make_folder()
     writer, reader = SharedBoard(folder / "weights"), SharedBoard(folder / "weights")
@@ -165,7 +165,7 @@ class Carrier:
     """Makes items of a size, one way or the other."""
 
     def __init__(self, folder: str) -> None:
-        from ganglion.runtime.segments import Slots
+        from ganglion.runtime.fleet.segments import Slots
 
         self.slots = Slots(Path(folder), "0-0", 2)
 
@@ -183,9 +183,9 @@ def carry(args: argparse.Namespace) -> None:
     """An item from an actor into a buffer: through Ray's objects, and through shared memory."""
     import numpy as np
 
-    from ganglion.runtime.cluster import Site, join_ray, leave_ray
-    from ganglion.runtime.folders import make_folder
-    from ganglion.runtime.segments import Reader, Slip
+    from ganglion.runtime.fleet.cluster import Site, join_ray, leave_ray
+    from ganglion.runtime.fleet.folders import make_folder
+    from ganglion.runtime.fleet.segments import Reader, Slip
 
     ray, _ = join_ray(Site())
     folder = make_folder()

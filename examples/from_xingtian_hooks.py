@@ -21,8 +21,8 @@ import ganglion
 from ganglion import ops
 from ganglion.config import RunConfig
 from ganglion.core import Acted, EnvSpec, Obs, Origin, Past, Progress, Row, State, Step, Weights
-from ganglion.runtime.broker import LocalBroker
 from ganglion.runtime.build import build_agent, build_env
+from ganglion.runtime.fleet.broker import LocalBroker
 from ganglion.runtime.learner import Learner
 from ganglion.runtime.streams import Stream, derive
 

@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 
 import ganglion
 from ganglion.runtime.build import build
-from ganglion.runtime.learners import Group, GroupTrainer, seed_of
+from ganglion.runtime.fleet.learners import Group, GroupTrainer, seed_of
 
 SETTINGS = [
     "algo={kind: impala, lr: 3e-3, horizon: 16, epochs: 2, normalise_advantage: true, net: {hidden: [32]}}",

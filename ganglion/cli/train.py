@@ -28,7 +28,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def begin_early(args: argparse.Namespace) -> None:
     """Ray starts while torch is imported; not where settings say which Ray, for these are not read yet."""
     if args.mode == "ray" and not any(word.startswith("fleet.") for word in args.words):
-        from ganglion.runtime.cluster import Site, begin_ray
+        from ganglion.runtime.fleet.cluster import Site, begin_ray
 
         explorers = args.explorers if args.explorers and args.explorers.isdecimal() else "2"
         begin_ray(Site(processes=int(explorers)))

@@ -74,7 +74,7 @@ def build_evaluator(cfg: RunConfig, agent: Agent, episodes: int, seed: int) -> E
 def build(cfg: RunConfig) -> Trainer:
     """A Trainer that has not begun."""
     if cfg.run.mode != "local":
-        from ganglion.runtime.spread import build_spread
+        from ganglion.runtime.fleet.spread import build_spread
 
         return build_spread(cfg)
     torch.set_num_threads(cfg.run.threads)

@@ -31,12 +31,12 @@ from ganglion.record.stages import Evaluated, Recorded, Saved, Stopped, compose
 from ganglion.record.writers import RunInfo
 from ganglion.runtime.agent import Agent
 from ganglion.runtime.build import build, build_agent, build_env, build_evaluator, pick_device
-from ganglion.runtime.coordinator import Coordinator
 from ganglion.runtime.evaluator import deviation
 from ganglion.runtime.failures import Failed
-from ganglion.runtime.judge import Beside
-from ganglion.runtime.receiver import Receiver
-from ganglion.runtime.station import light, modules
+from ganglion.runtime.fleet.coordinator import Coordinator
+from ganglion.runtime.fleet.judge import Beside
+from ganglion.runtime.fleet.receiver import Receiver
+from ganglion.runtime.fleet.station import light, modules
 from ganglion.runtime.streams import derive
 
 log = logging.getLogger(__name__)

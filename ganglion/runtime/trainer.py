@@ -9,8 +9,8 @@ from ganglion.config import Every
 from ganglion.core import Command, Episode, LogData, Progress, SetKnob, State, Stop, join, under
 from ganglion.runtime.evaluator import Evaluator
 from ganglion.runtime.explorer import Explorer
+from ganglion.runtime.fleet.receiver import Receiver
 from ganglion.runtime.learner import Learner
-from ganglion.runtime.receiver import Receiver
 
 
 class Trainer:

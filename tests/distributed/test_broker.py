@@ -8,8 +8,8 @@ from time import sleep
 import torch
 
 from ganglion.core import Origin, Weights
-from ganglion.runtime.account import Account
-from ganglion.runtime.broker import LocalBroker
+from ganglion.runtime.fleet.account import Account
+from ganglion.runtime.fleet.broker import LocalBroker
 
 
 def origin(sequence: int, explorer: int = 0, incarnation: int = 0) -> Origin:

@@ -12,10 +12,10 @@ from ganglion.errors import UserError
 from ganglion.runtime import precompile
 from ganglion.runtime.bench import bench
 from ganglion.runtime.build import build
-from ganglion.runtime.fleets import Threads
-from ganglion.runtime.receiver import Receiver
+from ganglion.runtime.fleet.inside import Threads
+from ganglion.runtime.fleet.receiver import Receiver
+from ganglion.runtime.fleet.station import Station
 from ganglion.runtime.run import Run
-from ganglion.runtime.station import Station
 from ganglion.runtime.trainer import Trainer
 from tests.equal.runs import SORTS, config, fingerprint, finish
 

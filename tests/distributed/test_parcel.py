@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from ganglion.errors import UserError
-from ganglion.runtime.parcel import LINE, Codec, check_codec, pack, unpack
+from ganglion.runtime.fleet.parcel import LINE, Codec, check_codec, pack, unpack
 
 TENSORS = {
     "rows/obs": torch.arange(24, dtype=torch.float32).reshape(2, 3, 4),

@@ -15,11 +15,11 @@ import pytest
 
 from ganglion.config import RunConfig
 from ganglion.errors import UserError
-from ganglion.runtime import cluster
 from ganglion.runtime.build import build
-from ganglion.runtime.cluster import Site, check_open, join_ray, leave_ray
-from ganglion.runtime.coordinator import Coordinator
-from ganglion.runtime.receiver import Receiver
+from ganglion.runtime.fleet import cluster
+from ganglion.runtime.fleet.cluster import Site, check_open, join_ray, leave_ray
+from ganglion.runtime.fleet.coordinator import Coordinator
+from ganglion.runtime.fleet.receiver import Receiver
 from ganglion.runtime.run import Run
 from ganglion.runtime.trainer import Trainer
 from tests.distributed.sockets import listening

@@ -9,10 +9,10 @@ from ganglion import load_config, ops
 from ganglion.buffers import Fold, PrioritisedConfig, ReplayConfig
 from ganglion.buffers.frames import Frames, Stack
 from ganglion.core import Origin, Past, Progress, Row
-from ganglion.runtime.broker import LocalBroker
-from ganglion.runtime.seams import Seams
-from ganglion.runtime.sender import Item, Lot, Sender, read
-from ganglion.runtime.station import Place, Station
+from ganglion.runtime.fleet.broker import LocalBroker
+from ganglion.runtime.fleet.seams import Seams
+from ganglion.runtime.fleet.sender import Item, Lot, Sender, read
+from ganglion.runtime.fleet.station import Place, Station
 
 B, CPU, GAMMA = 2, torch.device("cpu"), 0.5
 ENDS = 7  # rows of an episode, its dead row included

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 from ganglion.core import Weights
-from ganglion.runtime.folders import PREFIX, make_folder
-from ganglion.runtime.segments import Reader, SharedBoard, Slots
+from ganglion.runtime.fleet.folders import PREFIX, make_folder
+from ganglion.runtime.fleet.segments import Reader, SharedBoard, Slots
 
 
 def weights(version: int, size: int = 1000) -> Weights:
@@ -63,7 +63,7 @@ def test_weights_are_never_half_of_two_versions(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_private_and_does_not_outlive_its_process_for_long() -> None:
-    code = "from ganglion.runtime.folders import make_folder; print(make_folder())"
+    code = "from ganglion.runtime.fleet.folders import make_folder; print(make_folder())"
     left = Path(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip())
     assert left.is_dir()
     folder = make_folder()

@@ -21,7 +21,7 @@ from ganglion.nn import nets
 from ganglion.nn.inputs import flatten
 from ganglion.ops.across import across
 from ganglion.runtime.build import build
-from ganglion.runtime.learners import Group, GroupTrainer, seed_of
+from ganglion.runtime.fleet.learners import Group, GroupTrainer, seed_of
 from ganglion.runtime.run import Run
 from tests.contract.worlds import ARM, DQN, IMPALA, MASKED, PPO, SAC, THREE, Bench, Case, over
 

@@ -18,7 +18,7 @@ from ganglion.core import Past, Progress, Row
 from ganglion.errors import UserError
 from ganglion.fast.compile import can_compile
 from ganglion.ops.across import Learners, across
-from ganglion.runtime.learners import Group
+from ganglion.runtime.fleet.learners import Group
 from tests.docs.blocks import ROOT
 from tests.learners.pair import CASES, learned
 

@@ -12,7 +12,7 @@ from ganglion import ops
 from ganglion.buffers.frames import Frames, Stack
 from ganglion.buffers.storage import row_of, tree_of
 from ganglion.core import Obs, Past, Progress, Row, Sink, State, join, under
-from ganglion.runtime.sender import Item
+from ganglion.runtime.fleet.sender import Item
 
 
 class Stream(NamedTuple):

@@ -9,10 +9,10 @@ from ganglion.config import RunConfig
 from ganglion.core import State, Weights, join, under
 from ganglion.errors import UserError
 from ganglion.exchange import Packet
-from ganglion.runtime.account import Account
-from ganglion.runtime.broker import LocalBroker
-from ganglion.runtime.sender import Lot
-from ganglion.runtime.station import PLAYER, Place, Station
+from ganglion.runtime.fleet.account import Account
+from ganglion.runtime.fleet.broker import LocalBroker
+from ganglion.runtime.fleet.sender import Lot
+from ganglion.runtime.fleet.station import PLAYER, Place, Station
 
 
 class Lockstep:

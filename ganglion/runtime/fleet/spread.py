@@ -8,14 +8,14 @@ from ganglion.buffers.frames import WHOLE
 from ganglion.buffers.limiter import Ratio
 from ganglion.config import RunConfig
 from ganglion.runtime.build import build_agent, build_env, build_evaluator
-from ganglion.runtime.cluster import begin_ray
-from ganglion.runtime.coordinator import Coordinator, site
-from ganglion.runtime.fleets import Lockstep, Threads
+from ganglion.runtime.fleet.cluster import begin_ray
+from ganglion.runtime.fleet.coordinator import Coordinator, site
+from ganglion.runtime.fleet.inside import Lockstep, Threads
+from ganglion.runtime.fleet.parcel import Codec, check_codec
+from ganglion.runtime.fleet.receiver import Fleet, Receiver
+from ganglion.runtime.fleet.sender import Lot
+from ganglion.runtime.fleet.station import light
 from ganglion.runtime.learner import Learner
-from ganglion.runtime.parcel import Codec, check_codec
-from ganglion.runtime.receiver import Fleet, Receiver
-from ganglion.runtime.sender import Lot
-from ganglion.runtime.station import light
 from ganglion.runtime.streams import derive
 from ganglion.runtime.trainer import Trainer
 

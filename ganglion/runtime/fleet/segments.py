@@ -12,7 +12,7 @@ import numpy as np
 
 from ganglion.core import Weights
 from ganglion.errors import UserError
-from ganglion.runtime.parcel import Bytes, pack, unpack
+from ganglion.runtime.fleet.parcel import Bytes, pack, unpack
 
 PAGE = 4096
 HEAD = 64  # bytes before the weights

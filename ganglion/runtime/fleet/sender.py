@@ -10,7 +10,7 @@ import torch
 from ganglion import ops
 from ganglion.buffers.storage import RowRing, row_of, tree_of
 from ganglion.core import Episode, Obs, Origin, Past, Progress, Row, State, under
-from ganglion.runtime.parcel import PLAIN, Bytes, Codec, Room, pack, unpack
+from ganglion.runtime.fleet.parcel import PLAIN, Bytes, Codec, Room, pack, unpack
 
 
 class Lot(NamedTuple):

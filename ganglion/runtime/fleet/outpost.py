@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ganglion.core import Weights
-from ganglion.runtime.parcel import Codec, unpack
-from ganglion.runtime.segments import SharedBoard, Slots
+from ganglion.runtime.fleet.parcel import Codec, unpack
+from ganglion.runtime.fleet.segments import SharedBoard, Slots
 
 WEIGHTS = "weights"
 
@@ -54,8 +54,8 @@ class Outpost:
 
         torch.set_num_threads(1)
         from ganglion.config.files import import_module, load
-        from ganglion.runtime.sender import Lot
-        from ganglion.runtime.station import Station
+        from ganglion.runtime.fleet.sender import Lot
+        from ganglion.runtime.fleet.station import Station
 
         for module in brief.modules:
             import_module(module)
@@ -69,7 +69,7 @@ class Outpost:
 
     def begin(self, explorer: int, incarnation: int) -> tuple[bool, int]:
         """Takes a place; says whether it shares the learner's machine, and its process."""
-        from ganglion.runtime.station import Place
+        from ganglion.runtime.fleet.station import Place
 
         if self.failure is not None:
             raise self.failure

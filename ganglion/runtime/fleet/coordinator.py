@@ -15,14 +15,14 @@ from ganglion.config import RunConfig, dump
 from ganglion.core import Origin, State, Weights
 from ganglion.errors import UserError
 from ganglion.exchange import Packet
-from ganglion.runtime.account import Account
-from ganglion.runtime.cluster import Site, join_ray, leave_ray
-from ganglion.runtime.folders import make_folder
-from ganglion.runtime.outpost import WEIGHTS, Brief, Outpost
-from ganglion.runtime.parcel import pack
-from ganglion.runtime.segments import Reader, SharedBoard, Slip
-from ganglion.runtime.sender import Lot
-from ganglion.runtime.station import modules
+from ganglion.runtime.fleet.account import Account
+from ganglion.runtime.fleet.cluster import Site, join_ray, leave_ray
+from ganglion.runtime.fleet.folders import make_folder
+from ganglion.runtime.fleet.outpost import WEIGHTS, Brief, Outpost
+from ganglion.runtime.fleet.parcel import pack
+from ganglion.runtime.fleet.segments import Reader, SharedBoard, Slip
+from ganglion.runtime.fleet.sender import Lot
+from ganglion.runtime.fleet.station import modules
 
 log = logging.getLogger(__name__)
 FUTILE = 5  # deaths of one explorer, without an item between, that end a run

@@ -15,7 +15,7 @@ from threading import Event, Thread
 from typing import Any, NamedTuple
 
 from ganglion.errors import UserError
-from ganglion.runtime.folders import make_folder
+from ganglion.runtime.fleet.folders import make_folder
 
 STORE = 512 * 1024 * 1024  # bytes of Ray's object store: items of explorers on this machine do not pass through it
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -28,7 +28,7 @@ QUIET = {
 # Ray would make 127.0.0.1 a reachable address and listen on all of them; where it thinks that clusters are not
 # supported, it keeps to loopback.
 ALONE = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
-PRELOAD = {"preload_python_modules": ["ganglion.runtime.station"]}  # by the processes that will be explorers
+PRELOAD = {"preload_python_modules": ["ganglion.runtime.fleet.station"]}  # by the processes that will be explorers
 REMEDY = "Make one with `ray get-auth-token --generate`, and give all machines RAY_AUTH_MODE=token and the same token."
 
 

@@ -12,10 +12,10 @@ from ganglion.buffers.frames import Frames
 from ganglion.core import Env, EnvSpec, LogData, Progress, State, Weights, join, under
 from ganglion.envs.faults import Faults, faults_of
 from ganglion.exchange import Packet
-from ganglion.runtime.account import Account
+from ganglion.runtime.fleet.account import Account
+from ganglion.runtime.fleet.seams import Seams
+from ganglion.runtime.fleet.sender import Item, read
 from ganglion.runtime.learner import Learner
-from ganglion.runtime.seams import Seams
-from ganglion.runtime.sender import Item, read
 
 PATIENCE = 0.5  # seconds that one step waits for an item before it lets others have their say
 

@@ -12,9 +12,9 @@ from ganglion.config import Every
 from ganglion.core import Episode, LogData, Progress, State, Stop, Weights
 from ganglion.record.stages import Evaluated, Now
 from ganglion.runtime.agent import Agent
-from ganglion.runtime.coordinator import explained
-from ganglion.runtime.parcel import pack, unpack
-from ganglion.runtime.sender import numbers
+from ganglion.runtime.fleet.coordinator import explained
+from ganglion.runtime.fleet.parcel import pack, unpack
+from ganglion.runtime.fleet.sender import numbers
 
 log = logging.getLogger(__name__)
 LOOK = 0.05  # seconds between two looks at an evaluation that is under way
@@ -28,7 +28,7 @@ class Judge:
 
         from ganglion.config.files import import_module, load
         from ganglion.runtime.build import build_agent, build_env, build_evaluator
-        from ganglion.runtime.station import away
+        from ganglion.runtime.fleet.station import away
         from ganglion.runtime.streams import derive
 
         for module in modules:

@@ -11,8 +11,8 @@ from ganglion.config.files import IMPORTED
 from ganglion.core import Episode, Origin, Progress, Weights
 from ganglion.runtime.build import build_agent, build_env
 from ganglion.runtime.explorer import Explorer
-from ganglion.runtime.parcel import Bytes, Room
-from ganglion.runtime.sender import Lot, Sender
+from ganglion.runtime.fleet.parcel import Bytes, Room
+from ganglion.runtime.fleet.sender import Lot, Sender
 from ganglion.runtime.streams import derive
 
 PLAYER = "main"

@@ -1,0 +1,1 @@
+"""Explorers, learners and evaluators elsewhere: in threads, in other processes, on other machines."""
