@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-
-
 import sys
 import time
 from pathlib import Path

@@ -14,7 +14,7 @@ class EnvError(UserError):
     """An environment failed too often, or could not be started again. Exit code 3."""
 
 
-class DiskFull(UserError):
+class DiskError(UserError):
     """There was no room for a checkpoint; those already there are whole. A run goes on and tries again. Exit code 1."""
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ganglion.config import Every
 from ganglion.core import Command, Episode, Evaluate, LogData, Progress, Save, State, Stop, Writer, join, under
-from ganglion.errors import DiskFull
+from ganglion.errors import DiskError
 from ganglion.record.due import Due
 
 logger = logging.getLogger(__name__)
@@ -256,7 +256,7 @@ class Saved(Stage):
         self.asked, self.again = False, None
         try:
             return (self.log(),)
-        except DiskFull as error:
+        except DiskError as error:
             self.again = monotonic() + AGAIN
             logger.warning("%s Training goes on; the next try is in %d seconds.", error, AGAIN)
             return ()
@@ -265,7 +265,7 @@ class Saved(Stage):
         if log.kind == "evaluate" and log.metrics["eval/best"] and self.due.every.unit != "never":
             try:
                 self.save_best()
-            except DiskFull as error:
+            except DiskError as error:
                 logger.warning("%s Training goes on; the best checkpoint is the one before.", error)
         return None
 

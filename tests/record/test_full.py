@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ganglion.errors import DiskFull
+from ganglion.errors import DiskError
 from ganglion.record import atomic, stages
 from ganglion.record.checkpoint import load
 from ganglion.record.writers import jsonl
@@ -63,7 +63,7 @@ def test_training_goes_on_and_later_saves_succeed(
 
 def test_the_last_save_must_succeed(disk: Crowded, tmp_path: Path) -> None:
     run = Run.create(config("dqn", tmp_path / "run", 600))
-    with pytest.raises(DiskFull, match="disk is full"):
+    with pytest.raises(DiskError, match="disk is full"):
         for log in run.stream():
             disk.full = log.at.env_steps > 400
     run.close()

@@ -19,7 +19,7 @@ from ganglion.runtime.fleet.account import Account
 from ganglion.runtime.fleet.cluster import Site, join_ray, leave_ray
 from ganglion.runtime.fleet.folders import make_folder
 from ganglion.runtime.fleet.nursery import Nursery, join_nursery
-from ganglion.runtime.fleet.outpost import WEIGHTS, Brief, Fallen, Outpost, importable
+from ganglion.runtime.fleet.outpost import WEIGHTS, Brief, FallenError, Outpost, importable
 from ganglion.runtime.fleet.parcel import pack_weights
 from ganglion.runtime.fleet.segments import Reader, SharedBoard, Slip
 from ganglion.runtime.fleet.sender import Lot
@@ -136,7 +136,7 @@ class Coordinator:
             self.replace(member, error)
             return None
         except self.ray.exceptions.RayTaskError as error:
-            if not isinstance(error.cause, Fallen):
+            if not isinstance(error.cause, FallenError):
                 raise explained(error, f"explorer {member.explorer}") from error
             self.replace(member, error.cause, member.actor)
             return None

@@ -36,7 +36,7 @@ class Brief(NamedTuple):
     nursery: str  # its socket, on the learner's machine
 
 
-class Fallen(Exception):
+class FallenError(Exception):
     """The walker has ended. The outpost is well: it may begin again."""
 
 
@@ -89,7 +89,7 @@ class Outpost:
 
     def ask(self, what: dict[str, Any] | None, more: Any = None) -> Any:
         if self.line is None:
-            raise Fallen("it has ended")
+            raise FallenError("it has ended")
         try:
             if what is not None:
                 self.line.send_bytes(json.dumps(what).encode())
@@ -108,15 +108,15 @@ class Outpost:
 
     def hear_bytes(self) -> bytes:
         if self.line is None:
-            raise Fallen("it has ended")
+            raise FallenError("it has ended")
         try:
             return self.line.recv_bytes()
         except (EOFError, OSError) as error:
             raise self.fall(error) from None
 
-    def fall(self, error: Exception) -> Fallen:
+    def fall(self, error: Exception) -> FallenError:
         self.line = None
-        return Fallen(f"it ended without a word ({type(error).__name__})")
+        return FallenError(f"it ended without a word ({type(error).__name__})")
 
 
 def importable() -> list[str]:

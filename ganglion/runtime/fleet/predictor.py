@@ -1,5 +1,5 @@
 """Central inference: explorers send what they see, and one Predictor answers all that wait, in one batch. What is
-random stays with the explorers: their actions are those that they would have chosen themselves with the same weights."""
+random stays with the explorers: with the same weights they do what they would have done by themselves."""
 
 from __future__ import annotations
 
