@@ -19,7 +19,7 @@ from ganglion.runtime.fleet.account import Account
 from ganglion.runtime.fleet.cluster import Site, join_ray, leave_ray
 from ganglion.runtime.fleet.folders import make_folder
 from ganglion.runtime.fleet.outpost import WEIGHTS, Brief, Outpost
-from ganglion.runtime.fleet.parcel import pack
+from ganglion.runtime.fleet.parcel import pack_weights
 from ganglion.runtime.fleet.segments import Reader, SharedBoard, Slip
 from ganglion.runtime.fleet.sender import Lot
 from ganglion.runtime.fleet.station import modules
@@ -155,8 +155,7 @@ class Coordinator:
     def far(self) -> Any:
         assert self.weights is not None
         if self.put is None:
-            about = {"version": self.weights.version, "knobs": dict(self.weights.knobs)}
-            self.put = self.ray.put(pack(about, self.weights.tensors))
+            self.put = self.ray.put(pack_weights(self.weights))
         return self.put
 
     # ------------------------------------------------------------ explorers

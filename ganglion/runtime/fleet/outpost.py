@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ganglion.core import Weights
-from ganglion.runtime.fleet.parcel import Codec, unpack
+from ganglion.runtime.fleet.parcel import Codec, unpack_weights
 from ganglion.runtime.fleet.segments import SharedBoard, Slots
 
 WEIGHTS = "weights"
@@ -81,8 +81,7 @@ class Outpost:
     def collect(self, weights: Any = None) -> tuple[list[Any], Any]:
         """An item's origin, and where it lies in shared memory, or the item itself."""
         if weights is not None:
-            about, tensors = unpack(weights)
-            self.taken.weights = Weights(about["version"], about["knobs"], tensors)
+            self.taken.weights = unpack_weights(weights)
         made = self.station.item(self.slots.room if self.slots else None)
         assert made is not None
         parcel, origin = made
