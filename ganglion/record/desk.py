@@ -12,7 +12,7 @@ APART = ("checkpoints", "videos")  # not needed to go on, or kept by others
 
 
 class Desk:
-    """The run's folder itself where it is on a disk. A store has no files that grow: there the desk is a private folder,
+    """The run's folder itself, where it is on a disk. A store has no files that grow: there it is a private folder
     whose files are copied into the store when they have changed, before every checkpoint and at the end."""
 
     def __init__(self, folder: Where) -> None:

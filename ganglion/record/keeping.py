@@ -15,7 +15,9 @@ from ganglion.record.tensors import digest
 
 MANIFEST, STATE, CHUNKS = "manifest.json", "state.safetensors", "chunks"
 GENERATION = re.compile(r"manifest(?:\.(\d{1,9}))?\.json")
+MARK = re.compile(r"whole\.(\d{1,9})")
 CONTENT = re.compile(r"state-[0-9a-f]{32}\.safetensors")
+PIECES = 3  # files of a checkpoint: tensors, manifest, mark
 Parts = Iterable[bytes | memoryview]
 
 
@@ -111,8 +113,8 @@ class OnDisk:
 
 
 class InStore:
-    """A checkpoint is there when its manifest is: files are named by their content and never written over, and the
-    manifest comes last, under a higher number than the one it replaces. The highest that is whole counts."""
+    """A checkpoint is there when its mark is: an empty file, which is put last and cannot be half-written. All else is
+    named so that nothing is ever written over: tensors by content, manifests by numbers. The highest mark counts."""
 
     def state_name(self, checksum: str) -> str:
         return f"state-{checksum}.safetensors"
@@ -138,50 +140,59 @@ class InStore:
         """What was put stays."""
 
     def place(self, target: Remote, state: tuple[str, Parts], text: bytes) -> None:
-        number = max(self.generations(target), default=-1) + 1
+        before = target.names()
+        number = max([*numbers(before, MARK), *numbers(before, GENERATION)], default=-1) + 1
         self.write_chunk(target / state[0], list(state[1]))
         (target / generation_name(number)).put([text])
-        with suppress(OSError):  # `recover` tries again
-            self.tidy(target)
+        (target / mark_name(number)).put([])
+        if before:
+            with suppress(OSError):  # `recover` tries again
+                self.tidy(target)
 
     def found(self, folder: Remote) -> Iterable[tuple[str, Remote]]:
         return [(name, folder / name) for name in folder.names()]
 
     def manifest(self, target: Remote) -> Remote:
-        *lower, highest = sorted(self.generations(target)) or [0]
-        while lower:
-            with suppress(UserError):  # it was cut off while it was being put
-                manifest.read(target / generation_name(highest))
-                break
-            highest = lower.pop()
-        return target / generation_name(highest)
+        marks = numbers(target.names(), MARK)
+        return target / (generation_name(max(marks)) if marks else mark_name(0))
 
     def drop(self, path: Remote) -> None:
         path.unlink()
 
     def retire(self, targets: Sequence[Remote]) -> None:
         for target in targets:
-            for number in sorted(self.generations(target)):  # the oldest first: none comes back to life
-                (target / generation_name(number)).unlink()
+            for number in sorted(numbers(target.names(), MARK)):  # the oldest first: none comes back to life
+                (target / mark_name(number)).unlink()
             self.tidy(target)
 
-    def generations(self, target: Remote) -> list[int]:
-        return [int(fit[1] or 0) for fit in filter(None, map(GENERATION.fullmatch, target.names()))]
-
     def tidy(self, target: Remote) -> None:
-        """Removes files of ours that the manifest does not speak of; none, where it cannot be read."""
-        held, chosen = target.names(), self.manifest(target)
-        try:
-            used = set(manifest.read(chosen)["files"]) if chosen.name in held else set()
-        except UserError:
+        """Removes files of ours that the manifest in force does not speak of; none, where it cannot be read."""
+        held = target.names()
+        ours = {name for name in held if any(kind.fullmatch(name) for kind in (MARK, GENERATION, CONTENT))}
+        marks = numbers(held, MARK)
+        if marks and len(ours) == PIECES:
             return
-        ours = [name for name in held if GENERATION.fullmatch(name) or CONTENT.fullmatch(name)]
-        for name in sorted(set(ours) - used - {chosen.name}):
+        used = set()
+        if marks:
+            name = generation_name(max(marks))
+            try:
+                used = {name, mark_name(max(marks)), *manifest.read(target / name)["files"]}
+            except UserError:
+                return
+        for name in sorted(ours - used):
             (target / name).unlink()
+
+
+def numbers(held: Iterable[str], kind: re.Pattern[str]) -> list[int]:
+    return [int(fit[1] or 0) for fit in filter(None, map(kind.fullmatch, held))]
 
 
 def generation_name(number: int) -> str:
     return f"manifest.{number}.json" if number else MANIFEST
+
+
+def mark_name(number: int) -> str:
+    return f"whole.{number}"
 
 
 def keeper(folder: Where) -> Keeper:

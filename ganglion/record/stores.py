@@ -118,8 +118,6 @@ def brief(error: Exception) -> str:
 # ------------------------------------------------------------ from text to a place
 
 
-
-
 def located(text: str | Path | Remote, setting: str) -> Path | Remote:
     """The place that a path or URL names; only a URL needs fsspec."""
     if not isinstance(text, str):

@@ -124,7 +124,7 @@ class FileBroker:
         for name in names(self.items):
             fits = ITEM.fullmatch(name)
             if fits:
-                items.append((name, Origin(fits[1], *map(int, fits.groups()[1:]))))  # type: ignore[arg-type]
+                items.append((name, Origin(fits[1], *map(int, fits.groups()[1:]))))
             elif name not in self.foreign:
                 self.foreign.add(name)
                 self.refuse(f"{self.items / name} is not an item")
@@ -140,7 +140,7 @@ class FileBroker:
         return [(name, origin) for _, name, origin in sorted(ranked, key=lambda rank: (rank[0], rank[2]))]
 
     def whole(self, name: str) -> memoryview | None:
-        """A file's bytes without its checksum. One that stays damaged is removed, or its explorer would wait for ever."""
+        """A file's bytes without its checksum. One that stays damaged is removed: its explorer waits for that."""
         try:
             body = unseal((self.items / name).read_bytes())
         except FileNotFoundError:
@@ -158,9 +158,10 @@ class FileBroker:
         log.warning("%s", why)
 
     def waiting(self) -> int:
+        count = 0
         with self.outage.borne():
-            return sum(ITEM.fullmatch(name) is not None for name in names(self.items))
-        return 0
+            count = sum(ITEM.fullmatch(name) is not None for name in names(self.items))
+        return count
 
     # ------------------------------------------------------------ weights
 

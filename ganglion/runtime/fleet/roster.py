@@ -1,9 +1,9 @@
 """Who explores for a run that is met through storage: what the learner says, and the places it gives to those who come.
 
-    session.json                     what an explorer must know; written anew by each start of the learner
-    <session>/hello/<guest>.<count>  an explorer's sign of life, the count grows
-    <session>/places/<guest>         the learner's answer: which explorer it is, and of which incarnation
-    <session>/items, weights         the broker's
+session.json                     what an explorer must know; written anew by each start of the learner
+<session>/hello/<guest>.<count>  an explorer's sign of life, the count grows
+<session>/places/<guest>         the learner's answer: which explorer it is, and of which incarnation
+<session>/items, weights         the broker's
 """
 
 from __future__ import annotations
@@ -136,7 +136,9 @@ class Roster:
         guest = self.guests[name]
         if guest.place is not None:
             self.account.in_flight += 1
-            log.warning("explorer %d gave no sign of life for %g s: its place is free", guest.place.explorer, self.silence)
+            log.warning(
+                "explorer %d gave no sign of life for %g s: its place is free", guest.place.explorer, self.silence
+            )
         self.dismiss(name)
         drop(self.hello / f"{name}.{guest.count}")
 
@@ -151,7 +153,7 @@ class Roster:
 
 
 class Files:
-    """A fleet that is met through storage: explorers come by themselves (`ganglion explore`), leave, die, are replaced."""
+    """A fleet met through storage: explorers come by themselves (`ganglion explore`), leave, die, are replaced."""
 
     lockstep = False
 
@@ -160,9 +162,8 @@ class Files:
         assert fleet.path is not None  # the config says so
         self.folder = reached(located(fleet.path, "fleet.path"), "fleet.path")
         ahead = -(-(fleet.queue or 1) // fleet.explorers)
-        self.session = Session(
-            secrets.token_hex(8), version("ganglion"), dump(cfg), modules(cfg), lot.rows, list(lot.codec), ahead, fleet.silence
-        )  # fmt: skip
+        own = dump(cfg), modules(cfg), lot.rows, list(lot.codec)
+        self.session = Session(secrets.token_hex(8), version("ganglion"), *own, ahead, fleet.silence)
         home = self.folder / self.session.token
         self.broker, self.roster = FileBroker(home, ahead), Roster(home, fleet.explorers, fleet.silence)
         self.account = self.roster.account

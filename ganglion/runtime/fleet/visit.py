@@ -121,16 +121,17 @@ class Visit:
         """Whether its place is another's, or the run over or begun anew."""
         if self.place is not None:
             return bool(read_json(self.home / "places" / self.name) != list(self.place))
-        return self.over()
-
-    def over(self) -> bool:
         session = read_session(self.home.parent)
-        return session is None or session.closed or session.token != self.session.token
+        return session is None or self.over(session)
+
+    def over(self, session: Session) -> bool:
+        return session.closed or session.token != self.session.token
 
     def goodbye(self) -> None:
         with self.broker.outage.borne():
             drop(self.home / "hello" / f"{self.name}.{self.count}")
-            if self.over():
+            session = read_session(self.home.parent)
+            if session is not None and self.over(session):
                 clear(self.home)  # what it has written since the learner did that
 
 
@@ -159,7 +160,9 @@ def meet(folder: Where, wait: float, tell: Tell, left: Left, met: str | None) ->
             return None
         if monotonic() > ends:
             what = "no run has begun" if session is None else "the last run is over"
-            raise UserError(f"explore: {what} in {folder}. Start one: ganglion train ... --mode files fleet.path={folder}")
+            raise UserError(
+                f"explore: {what} in {folder}. Start one: ganglion train ... --mode files fleet.path={folder}"
+            )
         if not told:
             told = True
             tell(f"Waiting for a run in {folder}.")
