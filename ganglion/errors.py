@@ -15,6 +15,11 @@ class EnvError(UserError):
     """An environment failed too often, or could not be started again. Exit code 3."""
 
 
+class DiskError(UserError):
+    """A checkpoint found no room, or its store away; those already there are whole. A run goes on and tries again.
+    Exit code 1."""
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """' Did you mean X?' when something known is close to `word`, else nothing."""
     close = get_close_matches(word, list(known), n=1, cutoff=0.5)

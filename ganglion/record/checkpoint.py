@@ -22,10 +22,10 @@ import torch
 from torch import Tensor
 
 from ganglion.core import Json, Ring, State
-from ganglion.errors import UserError
+from ganglion.errors import DiskError, UserError
 from ganglion.record import manifest
 from ganglion.record.keeping import CHUNKS, keeper
-from ganglion.record.stores import Where, names
+from ganglion.record.stores import StoreError, Where, names
 from ganglion.record.tensors import TORCH, Form, digest, form, pack, read_into
 
 CHUNK = re.compile(r"[0-9a-f]{32}\.safetensors")
@@ -109,8 +109,10 @@ class Checkpoints:
             with suppress(OSError):
                 self.keeper.recover(self.folder)
                 self._sweep()
+            if isinstance(error, StoreError):
+                raise DiskError(f"{error}. The checkpoint was not written; those already there are intact.") from error
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise UserError(
+                raise DiskError(
                     f"{self.folder}: the disk is full. The checkpoint was not written; those already there are intact."
                 ) from error
             raise
@@ -121,7 +123,7 @@ class Checkpoints:
             need += sum(_bytes(array) for k in self._changed(name, ring) for array in _rows(ring, k).values())
         free = self.keeper.free(self.folder)
         if free is not None and need + MARGIN > free:
-            raise UserError(
+            raise DiskError(
                 f"{self.folder}: a checkpoint needs {size_text(need)} and {size_text(free)} are free. Nothing was "
                 "written. Free some space, or lower save.keep or the size of the buffer."
             )

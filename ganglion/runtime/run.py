@@ -19,7 +19,7 @@ import torch
 
 from ganglion.config import RunConfig, dump, load
 from ganglion.core import Command, Episode, Json, LogData, Past, State, Stop, join, under
-from ganglion.errors import EnvError, UserError
+from ganglion.errors import DiskError, EnvError, UserError
 from ganglion.fast import Compiler
 from ganglion.fast.profile import Profile
 from ganglion.record.atomic import write_file
@@ -29,7 +29,7 @@ from ganglion.record.desk import Desk
 from ganglion.record.lock import held
 from ganglion.record.matches import check_matches
 from ganglion.record.stages import Evaluated, Recorded, Saved, Stopped, compose
-from ganglion.record.stores import Where, located, names, reached
+from ganglion.record.stores import StoreError, Where, located, names, reached
 from ganglion.record.writers import RunInfo
 from ganglion.runtime.agent import Agent
 from ganglion.runtime.build import build, build_agent, build_env, build_evaluator, pick_device
@@ -144,6 +144,7 @@ class Run:
                     writer.close()
                 self.offset = self.written()
                 self.writers.clear()
+                self.guard()
                 self.desk.send()
 
     def open_writers(self) -> None:
@@ -220,8 +221,11 @@ class Run:
 
     def settle(self) -> dict[str, Json]:
         """What a checkpoint says of the run; metrics so far are where it will be, and nobody else writes there."""
-        self.guard()
-        self.desk.send()
+        try:
+            self.guard()
+            self.desk.send()
+        except StoreError as error:
+            raise DiskError(f"{error}. Nothing was saved; what was saved before is intact.") from error
         return {"environment": environment(self.cfg), "metrics": self.written(), "at": list(self.trainer.at)}
 
     def written(self) -> int:

@@ -35,7 +35,7 @@ class Judge:
             import_module(module)
         cfg = away(load(config))
         torch.set_num_threads(cfg.run.threads)
-        env = build_env(cfg, 1)
+        env = build_env(cfg)  # with all its slots: some algorithms refuse fewer than they learn from
         self.agent = build_agent(cfg, env.spec)
         env.close()
         seed = derive(cfg.run.seed, "eval") if cfg.eval.seed is None else cfg.eval.seed

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ganglion.core import Weights
 from ganglion.errors import UserError
+from ganglion.exchange import Weights
 
 MAGIC = b"GNGL"
 LINE = 64
@@ -102,12 +102,13 @@ def view(place: Bytes, dtype: str, shape: list[int], start: int, size: int) -> T
 
 
 def pack_weights(weights: Weights) -> Bytes:
-    return pack({"version": weights.version, "knobs": dict(weights.knobs)}, weights.tensors)
+    about = {"version": weights.version, "knobs": dict(weights.knobs), "fast": weights.fast}
+    return pack(about, weights.tensors)
 
 
 def unpack_weights(body: Any) -> Weights:
     about, tensors = unpack(body)
-    return Weights(about["version"], about["knobs"], tensors)
+    return Weights(about["version"], about["knobs"], tensors, about["fast"])
 
 
 # ------------------------------------------------------------ compression
