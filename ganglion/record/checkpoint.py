@@ -100,9 +100,9 @@ class Checkpoints:
 
     @contextmanager
     def _all_or_nothing(self, state: State) -> Iterator[None]:
-        self.keeper.recover(self.folder)
-        self._check_room(state)
         try:
+            self.keeper.recover(self.folder)
+            self._check_room(state)
             self.keeper.ready(self.folder)
             yield
         except OSError as error:

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from ganglion.core import State
-from ganglion.errors import UserError
+from ganglion.errors import DiskError, UserError
 from ganglion.record import lock
 from ganglion.record.checkpoint import Checkpoints, load, read_meta
 from ganglion.record.keeping import CHUNKS, MANIFEST
 from ganglion.record.lock import held
-from ganglion.record.stores import Remote, StoreError, located, names
+from ganglion.record.stores import Remote, located, names
 from tests.record.states import example, same
 from tests.record.test_crash import BEST_NEW, BEST_OLD, CASES, NEW, OLD, SAME_ROWS, Crash, before
 
@@ -191,7 +191,7 @@ def test_a_store_that_refuses_is_told_as_it_is(monkeypatch: pytest.MonkeyPatch) 
     folder = memory()
     Checkpoints(folder, keep=2).save(OLD, 100, {})
     monkeypatch.setattr(folder.fs, "pipe_file", lambda *a, **k: (_ for _ in ()).throw(RuntimeError("Access Denied")))
-    with pytest.raises(StoreError, match="cannot write it: Access Denied"):
+    with pytest.raises(DiskError, match=r"cannot write it: Access Denied\. The checkpoint was not written"):
         Checkpoints(folder, keep=2).save(NEW, 200, {})
     assert same(newest_state(folder) or State(), OLD)
 

@@ -68,6 +68,6 @@ def make_fleet(cfg: RunConfig, lot: Lot) -> Fleet:
         return Threads(cfg, lot, cfg.fleet.queue or 1)  # and one that each explorer holds
     if cfg.run.mode == "files":
         if cfg.fleet.inference == "central":
-            raise UserError("fleet.inference: central is for run.mode threads or ray; through storage it would be slow.")
+            raise UserError("fleet.inference: central is for run.mode threads or ray: storage is too slow for it.")
         return Files(cfg, lot)
     return Coordinator(cfg, lot)
