@@ -1,38 +1,33 @@
 """The kernels of `tiny`: one program is some rows of one net. D, H and W are the numbers of a row and the units of the two
 layers, DP, HP and WP the same rounded up; C nets read each group of rows."""
 
-# ruff: noqa: N803
+# ruff: noqa: N803, ANN001
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 from __future__ import annotations
-
-from typing import Any
 
 import triton  # type: ignore[import-not-found]
 import triton.language as tl  # type: ignore[import-not-found]
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def activated(x: Any, TANH: tl.constexpr) -> Any:
-    if TANH:
-        return 2.0 * tl.sigmoid(2.0 * x) - 1.0
-    return tl.maximum(x, 0.0)
+@triton.jit
+def activated(x, TANH: tl.constexpr):
+    return 2.0 * tl.sigmoid(2.0 * x) - 1.0 if TANH else tl.maximum(x, 0.0)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def slope(y: Any, TANH: tl.constexpr) -> Any:
+@triton.jit
+def slope(y, TANH: tl.constexpr):
     """Of an activation, from what it gave."""
-    if TANH:
-        return 1.0 - y * y
-    return tl.where(y > 0.0, 1.0, 0.0)
+    return 1.0 - y * y if TANH else tl.where(y > 0.0, 1.0, 0.0)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def table(base: Any, rows: Any, columns: Any, ROWS: Any, COLUMNS: tl.constexpr) -> Any:
+@triton.jit
+def table(base, rows, columns, ROWS, COLUMNS: tl.constexpr):
     """A table of ROWS x COLUMNS, zero beyond them."""
     inside = (rows[:, None] < ROWS) & (columns[None, :] < COLUMNS)
     return tl.load(base + rows[:, None] * COLUMNS + columns[None, :], mask=inside, other=0.0)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def forward_kernel(
     x, w1, b1, w2, b2, out, count,
     D: tl.constexpr, H: tl.constexpr, W: tl.constexpr, DP: tl.constexpr, HP: tl.constexpr, WP: tl.constexpr,
@@ -49,7 +44,7 @@ def forward_kernel(
     tl.store(out + net * count * W + rows[:, None] * W + w[None, :], two, mask=inside)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def backward_kernel(
     grad, x, w1, b1, w2, b2, sums, into, count,
     D: tl.constexpr, H: tl.constexpr, W: tl.constexpr, DP: tl.constexpr, HP: tl.constexpr, WP: tl.constexpr,
