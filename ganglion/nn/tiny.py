@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-WIDEST, INPUTS = 128, 64  # units of a layer, and numbers of a row, beyond which products of their own are quicker
+WIDEST = 64  # units of a layer, and numbers of a row: what a program can hold
 ROWS, PROGRAMS = 64, 128  # rows at a time, and programs of a net that share them out
 KINDS = ("tanh", "relu")
 
@@ -22,7 +22,7 @@ def fits(x: Tensor, sizes: tuple[int, ...], activation: str) -> bool:
     """Whether nets of these sizes can be computed here."""
     if x.device.type != "cuda" or x.dtype != torch.float32 or len(sizes) != 3 or activation not in KINDS:
         return False
-    return sizes[0] <= INPUTS and max(sizes[1:]) <= WIDEST
+    return max(sizes) <= WIDEST
 
 
 @torch.library.custom_op("ganglion::perceptrons", mutates_args=())
@@ -94,7 +94,8 @@ def form(x: Tensor, w1: Tensor, w2: Tensor, kind: str, tf32: bool) -> dict[str, 
     D, H, W = x.shape[2], w1.shape[2], w2.shape[2]
     padded = {f"{name}P": max(16, 1 << (size - 1).bit_length()) for name, size in (("D", D), ("H", H), ("W", W))}
     own = {"D": D, "H": H, "W": W, **padded, "C": len(w1) // len(x), "ROWS": ROWS}
-    return {**own, "TANH": kind == "tanh", "PRECISION": "tf32" if tf32 else "tf32x3"}  # three products of tf32 make one of float32
+    # three products of tf32 are as good as one of float32, for which there are no tensor cores
+    return {**own, "TANH": kind == "tanh", "PRECISION": "tf32" if tf32 else "tf32x3"}
 
 
 @cache
