@@ -100,7 +100,10 @@ def main() -> int:
     parser.add_argument("--calls", type=int, default=100)
     asked = parser.parse_args()
     gymnasium.register("Flicker-v0", Flicker, max_episode_steps=1_000)
-    rows = [[name, *look(CASES[name], asked.rounds, asked.calls)] for name in asked.cases or CASES]
+    rows = []
+    for name in asked.cases or CASES:
+        rows.append([name, *look(CASES[name], asked.rounds, asked.calls)])
+        print(*rows[-1], flush=True)
     print(versus.machine("ganglion", "torch", "numpy"))
     print(versus.table(["update", "eager, us", "captured, us", "ratio", "aim"], rows))
     return 1 if any("MISSED" in row[-1] for row in rows) else 0

@@ -97,7 +97,7 @@ def lowered(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 class Last(nn.Linear):
-    """A last layer. One of few outputs is a sum on a GPU, which a compiler puts into the same kernel as what follows."""
+    """A last layer. One of few outputs is a sum on a GPU, which a compiler joins to what follows."""
 
     def forward(self, x: Tensor) -> Tensor:
         if not x.is_cuda or self.out_features > FEW:

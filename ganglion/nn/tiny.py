@@ -1,8 +1,8 @@
 """Small perceptrons on a GPU: two layers of many nets as one kernel forward and one backward.
 
 What a layer computes never leaves the chip: backward computes it again, which is quicker than reading it. The rows are
-shared out to programs; each adds up the gradients of its rows, and their sum is taken in a fixed order, so that the same
-rows give the same bits. Needs triton, which comes with torch for CUDA.
+shared out to programs; each adds up the gradients of its rows, and their sum is taken in a fixed order: the same rows
+give the same bits. Needs triton, which comes with torch for CUDA.
 """
 
 from __future__ import annotations
@@ -91,9 +91,9 @@ perceptrons.register_autograd(differentiate, setup_context=keep)
 
 def form(x: Tensor, w1: Tensor, w2: Tensor, kind: str, tf32: bool) -> dict[str, Any]:
     """What the kernels are compiled for. Products need at least 16 of everything."""
-    D, H, W = x.shape[2], w1.shape[2], w2.shape[2]
-    padded = {f"{name}P": max(16, 1 << (size - 1).bit_length()) for name, size in (("D", D), ("H", H), ("W", W))}
-    own = {"D": D, "H": H, "W": W, **padded, "C": len(w1) // len(x), "ROWS": ROWS}
+    sizes = {"D": x.shape[2], "H": w1.shape[2], "W": w2.shape[2]}
+    padded = {f"{name}P": max(16, 1 << (size - 1).bit_length()) for name, size in sizes.items()}
+    own = {**sizes, **padded, "C": len(w1) // len(x), "ROWS": ROWS}
     # three products of tf32 are as good as one of float32, for which there are no tensor cores
     return {**own, "TANH": kind == "tanh", "PRECISION": "tf32" if tf32 else "tf32x3"}
 

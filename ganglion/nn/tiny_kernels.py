@@ -1,7 +1,7 @@
-"""The kernels of `tiny`: one program is some rows of one net. D, H and W are the numbers of a row and the units of the two
-layers, DP, HP and WP the same rounded up; C nets read each group of rows."""
+"""The kernels of `tiny`: one program is some rows of one net. D, H and W are the numbers of a row and the units of
+the two layers, DP, HP and WP the same rounded up; C nets read each group of rows."""
 
-# ruff: noqa: N803, ANN001
+# ruff: noqa: N803
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 from __future__ import annotations
 
