@@ -14,6 +14,10 @@ class EnvError(UserError):
     """An environment failed too often, or could not be started again. Exit code 3."""
 
 
+class DiskError(UserError):
+    """There was no room for a checkpoint; those already there are whole. A run goes on and tries again. Exit code 1."""
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """' Did you mean X?' when something known is close to `word`, else nothing."""
     close = get_close_matches(word, list(known), n=1, cutoff=0.5)

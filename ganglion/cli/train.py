@@ -29,8 +29,10 @@ def begin_early(args: argparse.Namespace) -> None:
     """Ray starts while torch is imported; not where settings say which Ray, for these are not read yet."""
     if args.mode == "ray" and not any(word.startswith("fleet.") for word in args.words):
         from ganglion.runtime.fleet.cluster import Site, begin_ray
+        from ganglion.runtime.fleet.nursery import begin_nursery
 
         explorers = args.explorers if args.explorers and args.explorers.isdecimal() else "2"
+        begin_nursery()
         begin_ray(Site(processes=int(explorers)))
 
 

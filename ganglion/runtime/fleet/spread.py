@@ -7,10 +7,12 @@ import torch
 from ganglion.buffers.frames import WHOLE
 from ganglion.buffers.limiter import Ratio
 from ganglion.config import RunConfig
+from ganglion.errors import UserError
 from ganglion.runtime.build import build_agent, build_env, build_evaluator
 from ganglion.runtime.fleet.cluster import begin_ray
 from ganglion.runtime.fleet.coordinator import Coordinator, site
 from ganglion.runtime.fleet.inside import Lockstep, Threads
+from ganglion.runtime.fleet.nursery import begin_nursery
 from ganglion.runtime.fleet.parcel import Codec, check_codec
 from ganglion.runtime.fleet.receiver import Fleet, Receiver
 from ganglion.runtime.fleet.sender import Lot
@@ -28,6 +30,8 @@ def build_spread(cfg: RunConfig) -> Trainer:
     torch.set_num_threads(cfg.run.threads)
     check_codec(cfg.fleet.compress)
     if cfg.run.mode == "ray":
+        if not cfg.fleet.address:
+            begin_nursery()
         begin_ray(site(cfg))
     cfg = cfg.model_copy(update={"env": light(cfg.env)})
     env = build_env(cfg)
@@ -54,6 +58,10 @@ def fitting(learner: Learner, slots: int) -> int:
 
 def make_fleet(cfg: RunConfig, lot: Lot) -> Fleet:
     if cfg.run.mode == "sync":
+        if cfg.fleet.inference == "central":
+            raise UserError(
+                "fleet.inference: central is for run.mode threads or ray; in lockstep there is nothing to batch."
+            )
         return Lockstep(cfg, lot)
     if cfg.run.mode == "threads":
         return Threads(cfg, lot, cfg.fleet.queue or 1)  # and one that each explorer holds
