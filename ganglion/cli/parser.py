@@ -6,13 +6,14 @@ import argparse
 from typing import NoReturn
 
 from ganglion import __version__
-from ganglion.cli import bench, check, evaluate, listing, play, replay, resume, show, train
+from ganglion.cli import bench, check, evaluate, explore, listing, play, replay, resume, show, train
 from ganglion.cli.text import say
 from ganglion.errors import UserError, nearest
 
 COMMANDS = {
     "train": train,
     "resume": resume,
+    "explore": explore,
     "eval": evaluate,
     "play": play,
     "replay": replay,
@@ -30,6 +31,7 @@ examples:
   ganglion train --algo ppo --env CartPole-v1 train.budget="100k steps"
   ganglion train my.yaml --import my_module         names registered by your own code
   ganglion resume runs/cartpole-dqn-20260101-120000
+  ganglion explore /shared/fleet                    for a run with --mode files fleet.path=/shared/fleet
   ganglion eval runs/cartpole-dqn-20260101-120000 --episodes 100 --json
   ganglion play runs/cartpole-dqn-20260101-120000 --out cartpole.gif
   ganglion replay runs/cartpole-dqn-20260101-120000 3-17    an episode whose environment failed, again

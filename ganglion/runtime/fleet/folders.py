@@ -1,4 +1,4 @@
-"""Private folders in memory that do not outlive their process for long; standard library only."""
+"""Private folders in memory that do not outlive their process for long."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import shutil
 import tempfile
 from contextlib import suppress
 from pathlib import Path
+
+from ganglion.record.lock import alive
 
 PREFIX = "ganglion-"
 
@@ -20,7 +22,3 @@ def make_folder() -> Path:
             if left.stat().st_uid == os.getuid() and not alive(int(left.name.split("-")[1])):
                 shutil.rmtree(left)
     return Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=place))
-
-
-def alive(pid: int) -> bool:
-    return Path(f"/proc/{pid}").exists() if Path("/proc/self").exists() else True
