@@ -96,6 +96,7 @@ def test_a_run_in_a_bucket_is_one_on_a_disk(bucket: str, tmp_path: Path, capsys:
     assert not (folder / ".lock").exists()
     assert cli.main(["eval", url, "--episodes", "2", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["checkpoint"] == f"{url}/checkpoints/best"
+    assert cli.main(["show", url, "run.seed=7"]) == 0 and "seed: 7" in capsys.readouterr().out
     with pytest.raises(UserError, match=r"run\.dir: s3://.* is there already"):
         Run.create(config("dqn", tmp_path, 400, run={**eager, "dir": url}))
     for path in folder.fs.find(url):
