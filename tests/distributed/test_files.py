@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -304,6 +305,29 @@ def test_processes_share_a_folder_and_one_of_them_is_killed(
     told = [process.communicate(timeout=30)[0] for k, process in enumerate(explorers) if k != victim]
     assert all(text.endswith("The run is over.\n") for text in told), told
     assert fleet.account.lost == fleet.account.duplicated == 0 and fleet.account.in_flight == 1
+
+
+@pytest.mark.soak
+def test_explorers_are_killed_again_and_again(tmp_path: Path, started: Callable[..., subprocess.Popen[str]]) -> None:
+    """Every 10 s one of three, at random, and another is started: nothing handed over is lost or comes twice."""
+    explorers = [started("explore", str(tmp_path)) for _ in range(3)]
+    made, fleet = trainer("dqn", 10**9, str(tmp_path), explorers=2)
+    draw, began, killed, counts = random.Random(0), monotonic(), 0, list[int]()
+    for _ in made():
+        now = monotonic() - began
+        if fleet.account.received > 3 and now > 10 + 10 * killed and killed < 6:
+            os.kill((victim := explorers.pop(draw.randrange(3))).pid, signal.SIGKILL)
+            assert victim.wait() == -signal.SIGKILL
+            explorers.append(started("explore", str(tmp_path)))
+            killed += 1
+            counts.append(fleet.account.received)
+        if killed == 6 and now > 10 + 10 * killed:
+            break
+    account, updates = fleet.account, made.at.opt_steps
+    made.explorer.env.close()
+    print(f"{killed} killed in {now:.0f} s: {account.line()}, {updates} updates, {len(fleet.roster.begun)} places")
+    assert account.lost == account.duplicated == account.refused == 0 and 0 < account.in_flight <= killed
+    assert all(b > a for a, b in zip(counts, counts[1:])) and account.received > counts[-1]
 
 
 def place_of(process: subprocess.Popen[str]) -> Place | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import subprocess
 import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -96,10 +97,26 @@ def test_a_run_in_a_bucket_is_one_on_a_disk(bucket: str, tmp_path: Path, capsys:
     assert not (folder / ".lock").exists()
     assert cli.main(["eval", url, "--episodes", "2", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["checkpoint"] == f"{url}/checkpoints/best"
+    assert cli.main(["show", url, "run.seed=7"]) == 0 and "seed: 7" in capsys.readouterr().out
     with pytest.raises(UserError, match=r"run\.dir: s3://.* is there already"):
         Run.create(config("dqn", tmp_path, 400, run={**eager, "dir": url}))
     for path in folder.fs.find(url):
         assert SECRET.encode() not in folder.fs.cat_file(path), path
+
+
+@pytest.mark.soak
+def test_learner_and_explorer_meet_in_a_bucket(bucket: str) -> None:
+    """In two processes, as a user would start them; the second leaves when the run is over."""
+    words = ["train", "cartpole/dqn", "--mode", "files", "--explorers", "1", f"fleet.path={bucket}/meet"]
+    words += [f"run.dir={bucket}/met", "train.budget=1k steps", "eval=never", "log=[jsonl]"]
+    started = [
+        subprocess.Popen([sys.executable, "-m", "ganglion", *each], stdout=subprocess.PIPE, text=True)
+        for each in (words, ["explore", f"{bucket}/meet"])
+    ]
+    told = [process.communicate(timeout=120)[0] for process in started]
+    assert [process.returncode for process in started] == [0, 0], told
+    assert "0 lost, 0 duplicated" in told[0] and told[1].endswith("The run is over.\n")
+    assert evaluate(f"{bucket}/met", 1, 1)["episodes"] == 1
 
 
 # ------------------------------------------------------------ what is refused
