@@ -14,6 +14,10 @@ class EnvError(UserError):
     """An environment failed too often, or could not be started again. Exit code 3."""
 
 
+class LearnerLostError(Exception):
+    """One of several learners died: all of them can go on from the newest checkpoint."""
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """' Did you mean X?' when something known is close to `word`, else nothing."""
     close = get_close_matches(word, list(known), n=1, cutoff=0.5)

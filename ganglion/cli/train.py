@@ -30,8 +30,9 @@ def begin_early(args: argparse.Namespace) -> None:
     if args.mode == "ray" and not any(word.startswith("fleet.") for word in args.words):
         from ganglion.runtime.fleet.cluster import Site, begin_ray
 
-        explorers = args.explorers if args.explorers and args.explorers.isdecimal() else "2"
-        begin_ray(Site(processes=int(explorers)))
+        counts = [(args.explorers, 2), (args.learners, 1)]
+        explorers, learners = (int(said) if said and said.isdecimal() else usual for said, usual in counts)
+        begin_ray(Site(processes=explorers + learners - 1))
 
 
 def run(args: argparse.Namespace) -> int:

@@ -76,11 +76,7 @@ class Run:
     @classmethod
     def create(cls, cfg: RunConfig) -> Run:
         """A new run in a new folder."""
-        folder = Path(cfg.run.dir) if cfg.run.dir else unused(Path(f"runs/{cfg.title}-{datetime.now():%Y%m%d-%H%M%S}"))
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise UserError(
-                f"run.dir: {folder} is there already. Choose another, or continue it: ganglion resume {folder}"
-            )
+        folder = new_folder(cfg)
         cfg, why = settled(cfg)
         run = cls(cfg, folder)
         run.why = why
@@ -183,8 +179,7 @@ class Run:
         """Ends what the environments hold: worker processes, windows. The run cannot go on after it."""
         if self.beside:
             self.beside.close()
-        self.trainer.explorer.env.close()
-        self.trainer.evaluator.close()
+        self.trainer.close()
 
     # ------------------------------------------------------------ state
 
@@ -221,6 +216,14 @@ def settled(cfg: RunConfig) -> tuple[RunConfig, str]:
     """The config with every choice made that is left to the machine, as resuming will find it, and why."""
     env, why = (cfg.env if cfg.run.mode == "local" else light(cfg.env)).settled()
     return cfg.model_copy(update={"env": env}), why
+
+
+def new_folder(cfg: RunConfig) -> Path:
+    """Where a new run will be."""
+    folder = Path(cfg.run.dir) if cfg.run.dir else unused(Path(f"runs/{cfg.title}-{datetime.now():%Y%m%d-%H%M%S}"))
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(f"run.dir: {folder} is there already. Choose another, or continue it: ganglion resume {folder}")
+    return folder
 
 
 def unused(folder: Path) -> Path:
