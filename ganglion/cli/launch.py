@@ -148,7 +148,11 @@ def make_job(config: RunConfig, args: argparse.Namespace) -> Job:
 
 def script(title: str, folder: Path, args: argparse.Namespace) -> str:
     """The job's script: the same program on each node, which finds the others by itself."""
-    options = {"nodes": count("nodes", args.nodes or 1), "ntasks-per-node": "1", "signal": f"TERM@{NOTICE}"}
+    options = {
+        "nodes": count("nodes", 1 if args.nodes is None else args.nodes),
+        "ntasks-per-node": "1",
+        "signal": f"TERM@{NOTICE}",
+    }
     options |= {"cpus-per-task": count("cpus", args.cpus)} if args.cpus is not None else {}
     options |= {"gpus-per-node": count("gpus", args.gpus)} if args.gpus is not None else {}
     options |= {

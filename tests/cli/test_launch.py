@@ -60,7 +60,7 @@ def test_the_job_is_shown(capsys: Captured, tmp_path: Path) -> None:
             ["launch", "slrum", "cartpole/ppo"],
             "cannot launch on 'slrum'. Accepted: local, slurm. Did you mean 'slurm'?",
         ),
-        (["launch"], "place"),
+        (["launch"], "arguments are required: local|slurm"),
         ([*SLURM, "--node", "2"], "unknown option '--node'"),
         ([*SLURM, "--nodes", "0"], "--nodes should be between 1 and 100000, got 0"),
         ([*SLURM, "--nodes", "two"], "--nodes"),

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import signal
 import socket
 import subprocess
 import sys
@@ -124,13 +125,16 @@ class Node:
             sleep(LOOK)
         address = self.address.read_text()
         ray = self.start_ray(towards(address), f"--address={address}")
-        while not self.ended.exists() and ray.poll() is None:
-            sleep(LOOK)
-        end(ray)
+        try:
+            while not self.ended.exists() and ray.poll() is None:
+                sleep(LOOK)
+        finally:
+            end(ray)
         return 0 if self.ended.exists() else 1
 
 
 def run_node(folder: Path, tell: Callable[[str], None]) -> int:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # and so through every `finally`
     node = Node(folder, tell)
     return node.lead() if node.rank == 0 else node.follow()
 
@@ -162,10 +166,11 @@ def towards(address: str) -> str:
         return str(probe.getsockname()[0])
 
 
-def end(process: subprocess.Popen[bytes]) -> None:
+def end(process: Kept) -> None:
     process.terminate()
     try:
         process.wait(END)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+    process.clear()

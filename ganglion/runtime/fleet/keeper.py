@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic, sleep
 from types import FrameType
@@ -26,6 +26,12 @@ class Kept(subprocess.Popen[bytes]):
 
     def __init__(self, command: Sequence[str], environ: Mapping[str, str]) -> None:
         super().__init__(list(command), env=dict(environ), start_new_session=True, preexec_fn=with_parent)
+
+    def clear(self) -> None:
+        """Ends what it left behind, processes of Ray's that look only now and then whether they are needed."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        sweep()
 
 
 def with_parent() -> None:
@@ -49,7 +55,7 @@ class Keeper:
                 there = (self.folder / "config.yaml").exists()
                 self.process = Kept(resume if there else train, environ)
                 code = self.process.wait()
-                sweep()  # what it may have left in memory
+                self.process.clear()
                 if code in FINAL or self.asked is not None:
                     return code if code >= 0 else 128 - code
                 how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"

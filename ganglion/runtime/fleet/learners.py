@@ -34,6 +34,7 @@ from ganglion.runtime.trainer import Trainer, spent
 
 Grads = Sequence[Tensor]
 CPU = torch.device("cpu")
+SILENCE = 0.5  # seconds
 
 
 @runtime_checkable
@@ -183,6 +184,7 @@ class GroupTrainer(Trainer):
         super().__init__(trainer.explorer, trainer.learner, trainer.evaluator, trainer.budget)
         self.met, self.counts, self.at = group, counts, trainer.at
         self.gained = (0, 0)  # steps and episodes of its own that the others do not know of
+        self.spoke = 0.0  # when it last said that it waits
 
     @property
     def group(self) -> Group:
@@ -199,11 +201,10 @@ class GroupTrainer(Trainer):
             if stopped or over:
                 self.group.share(self.learner.agent)  # rows that came after the last update
                 return Stop("budget", finished=True) if not stopped else stop or Stop("another learner was stopped")
-            if owes and not ready:
-                self.idle()  # the others collect
+            if owes and not ready and not self.idle():
                 continue
             try:
-                command = yield self.run_train() if ready else self.run_collect()
+                command = yield self.turn(owes, ready)
             except GeneratorExit:
                 with suppress(RuntimeError):  # others may be gone
                     self.agree(False, stop=True)
@@ -214,8 +215,17 @@ class GroupTrainer(Trainer):
             if isinstance(command, SetKnob):
                 raise UserError("several learners: a knob cannot be set by hand, the others would not know of it.")
 
-    def idle(self) -> None:
-        """Its own rows are there, those of others are not."""
+    def turn(self, owes: bool, ready: bool) -> LogData:
+        if ready:
+            return self.run_train()
+        return LogData("collect", self.at, {}) if owes else self.run_collect()
+
+    def idle(self) -> bool:
+        """Its own rows are there, those of others are not. Now and then it says so, that it may hear of commands."""
+        if perf_counter() - self.spoke < SILENCE:
+            return False
+        self.spoke = perf_counter()
+        return True
 
     def align(self) -> None:
         """All start as the first one is, between two learning phases: what is left of one that had begun is dropped."""

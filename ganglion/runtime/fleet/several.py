@@ -265,10 +265,12 @@ class LeadTrainer(GroupTrainer):
                 raise
             raise why from error
 
-    def idle(self) -> None:
-        fleet = getattr(self.explorer, "fleet", None)
-        if isinstance(fleet, Dealer):
-            fleet.serve()
+    def idle(self) -> bool:
+        """Explorers walk on for the others, and need weights for it: a resumed learner may have enough at once."""
+        if isinstance(self.explorer, Receiver) and isinstance(self.explorer.fleet, Dealer):
+            self.explorer.publish(self.at)
+            self.explorer.fleet.serve()
+        return super().idle()
 
     def close(self) -> None:
         """Ends the others."""
