@@ -2,7 +2,8 @@
 
     python benchmarks/fleet.py                     everything, a few minutes
     python benchmarks/fleet.py start slow          some of it
-    python benchmarks/fleet.py chaos --seconds 300 an explorer is killed every 10 s, for five minutes
+    python benchmarks/fleet.py chaos --seconds 300 an explorer is killed every 10 s, for five minutes; as long without
+    python benchmarks/fleet.py still full          explorers that stand still; a disk without room
 
 Sides that are compared take turns, and medians are told. `--explorers` is 2 by default.
 """
@@ -19,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -47,18 +49,23 @@ def start(args: argparse.Namespace) -> None:
     """From the command to the first update, beside Ray's own start."""
     alone, whole = [], []
     for _ in range(args.turns):
-        code = RAY_ALONE.format(processes=args.explorers)
-        out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-        alone.append(float(out.split("took ")[1]))
+        alone.append(ray_alone(args.explorers))
         whole.append(first_update(args.explorers))
     told("ray.init, with its import", f"{median(alone):.2f} s")
     told("command to first update (cartpole/ppo)", f"{median(whole):.2f} s")
     told("  beyond ray.init (aim: at most 3 s)", f"{median(w - a for w, a in zip(whole, alone)):.2f} s")
 
 
-def first_update(explorers: int) -> float:
+def ray_alone(processes: int) -> float:
+    """Seconds until Ray is there, its import included."""
+    code = RAY_ALONE.format(processes=processes)
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    return float(out.split("took ")[1])
+
+
+def first_update(explorers: int, preset: str = "cartpole/ppo") -> float:
     with tempfile.TemporaryDirectory() as folder:
-        command = ["train", "cartpole/ppo", "--mode", "ray", "--explorers", str(explorers)]
+        command = ["train", preset, "--mode", "ray", "--explorers", str(explorers)]
         settings = [f"run.dir={folder}/run", "log={every: 1 opts, writers: [jsonl]}", "eval=never", "save=never"]
         began = time.time()
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
@@ -209,7 +216,7 @@ def carry(args: argparse.Namespace) -> None:
 
 
 def chaos(args: argparse.Namespace) -> None:
-    """A random explorer is killed every 10 s; turns with and without."""
+    """A random explorer is killed every 10 s, one time in four with the actor above it; turns with and without."""
     made, dice = trainer("ray", args.explorers, "algo.epochs=1"), random.Random(0)
     fleet, next_kill = made.explorer.fleet, [0.0]
     warm(made, args.explorers)
@@ -217,25 +224,90 @@ def chaos(args: argparse.Namespace) -> None:
     def kill() -> None:
         if time.perf_counter() >= next_kill[0]:
             next_kill[0] = time.perf_counter() + 10
-            running = [m.pid for m in fleet.members.values() if m.starting is None]
+            running = [m for m in fleet.members.values() if m.starting is None]
             if running:
-                os.kill(dice.choice(running), signal.SIGKILL)
+                member = dice.choice(running)
+                os.kill(member.home if dice.random() < 0.25 else member.pid, signal.SIGKILL)
 
-    calm, disturbed = [], []
-    for _ in range(max(int(args.seconds // 40), 1)):
-        calm.append(rate(made, min(args.seconds / 2, 20))[0])
-        disturbed.append(rate(made, min(args.seconds / 2, 20), kill)[0])
+    calm, disturbed, turn = [], [], min(args.seconds, 20.0)
+    for _ in range(max(int(args.seconds // turn), 1)):
+        calm.append(rate(made, turn)[0])
+        disturbed.append(rate(made, turn, kill)[0])
     times = sorted(fleet.recoveries)
     account = fleet.account
     made.explorer.env.close()
-    told("killed explorers", f"{account.restarts}; {account.line()}")
+    told("killed explorers", f"{account.restarts} in {args.seconds:.0f} s; {account.line()}")
     if times:
         at = times[min(int(len(times) * 0.95), len(times) - 1)]
         told("recovery, dead to first item (aim: 3 s at the 95th)", f"median {median(times):.2f} s, 95th {at:.2f} s")
     told("throughput, disturbed / calm (aim: 0.85)", f"{median(d / c for c, d in zip(calm, disturbed)):.2f}")
 
 
+def still(args: argparse.Namespace) -> None:
+    """An explorer stands still (SIGSTOP) for 10 s, then all of them for as long."""
+    made = trainer("ray", args.explorers, "algo.epochs=1")
+    warm(made, args.explorers)
+    pids = [m.pid for m in made.explorer.fleet.members.values()]
+    before = rate(made, 10)[0]
+    for pid in pids[:1]:
+        os.kill(pid, signal.SIGSTOP)
+    during = rate(made, 10)[0]
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    none = rate(made, 10)[0]
+    for pid in pids:
+        os.kill(pid, signal.SIGCONT)
+    after, account = rate(made, 10)[0], made.explorer.fleet.account
+    made.explorer.env.close()
+    rates = ", ".join(f"{rate / before:.2f}" for rate in (during, none, after))
+    told("one stopped for 10 s, all stopped for 10 s, all again", f"{rates} of the rate before; {account.line()}")
+
+
+def full(args: argparse.Namespace) -> None:
+    """No room on the disk for 30 s: a small one of its own where this may be mounted, else by injected errors."""
+    from ganglion.config import load
+    from ganglion.record import atomic
+    from ganglion.record.checkpoint import load as load_checkpoint
+    from ganglion.runtime.run import Run
+
+    with tempfile.TemporaryDirectory() as folder:
+        small = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", folder], capture_output=True)
+        mounted = small.returncode == 0
+        given = [f"run.dir={folder}/run", "train.budget=100M steps", "eval=never", "save={every: 2k steps, keep: 1}"]
+        given += ["log={every: 500 steps, writers: [jsonl]}", "run.mode=ray", "run.fast=eager"]
+        run = Run.create(load("cartpole/dqn", [*given, "algo.replay.capacity=10k"]))
+        stream, saves = run.stream(), {"before": 0, "during": 0, "after": 0}
+        for phase, seconds in (("before", 15.0), ("during", 30.0), ("after", 20.0)):
+            fill(mounted, Path(folder), phase == "during", atomic)
+            ends, first = time.perf_counter() + seconds, run.trainer.at.env_steps
+            while time.perf_counter() < ends:
+                saves[phase] += next(stream).kind == "save"
+            newest = run.checkpoints.newest()
+            assert newest is not None
+            load_checkpoint(newest)  # whole: every byte is checked
+            told(f"disk full: {phase}", f"{run.trainer.at.env_steps - first:,} env steps, {saves[phase]} saves")
+        stream.close()
+        run.close()
+        told("  a disk of its own" if mounted else "  injected errors", "the newest checkpoint was whole in all three")
+        if mounted:
+            subprocess.run(["umount", folder], check=True)
+
+
+def fill(mounted: bool, folder: Path, on: bool, atomic: Any) -> None:
+    """Takes all the room there is, or gives it back."""
+    if not mounted:
+        atomic.disk.free = (lambda _: 0) if on else type(atomic.disk).free.__get__(atomic.disk)
+        return
+    filler = folder / "filler"
+    filler.unlink(missing_ok=True)
+    if on:
+        with suppress(OSError), open(filler, "wb", buffering=0) as file:
+            while file.write(bytes(4096)):
+                pass
+
+
 PARTS = {"start": start, "slow": slow, "quick": quick, "weights": weights, "carry": carry, "chaos": chaos}
+PARTS |= {"still": still, "full": full}
 
 
 def main() -> None:

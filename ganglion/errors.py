@@ -14,6 +14,10 @@ class EnvError(UserError):
     """An environment failed too often, or could not be started again. Exit code 3."""
 
 
+class DiskError(UserError):
+    """There was no room for a checkpoint; those already there are whole. A run goes on and tries again. Exit code 1."""
+
+
 class LearnerLostError(Exception):
     """One of several learners died: all of them can go on from the newest checkpoint."""
 

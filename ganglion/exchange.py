@@ -14,6 +14,7 @@ class Weights(NamedTuple):
     version: int  # opt steps
     knobs: Mapping[str, float]
     tensors: Mapping[str, Tensor]
+    fast: bool = False  # whether the Learner's own functions are compiled by now
 
 
 class Origin(NamedTuple):

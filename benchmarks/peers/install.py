@@ -22,6 +22,9 @@ PACKAGES = {
     "cleanrl": [TORCH, "gymnasium[mujoco]==0.29.1", "mujoco==4.0.0", "numpy<2", "tyro", "tensorboard", *OLD_ATARI],
     "di-engine": ["torch==2.12.1", "DI-engine==0.5.3", "numpy<2"],
 }
+ALONE = {  # compared by programs of their own
+    "rllib": [TORCH, "ray[rllib]==2.60.0", "ale-py", "opencv-python-headless"],
+}
 CLEANRL = "https://github.com/vwxyzjn/cleanrl"
 COMMIT = "fe8d8a03c41a7ef5b523e2e354bd01c363e786bb"
 
@@ -31,9 +34,10 @@ def install(peers: Path, name: str, cleanrl: str) -> None:
     if not (folder / "bin" / "pip").exists():
         call(sys.executable, "-m", "venv", str(folder))
     pip = [str(folder / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "install", "-q"]
-    for package in PACKAGES[name][:1]:  # torch first: a resolver left alone may choose another build of it
+    packages = {**PACKAGES, **ALONE}[name]
+    for package in packages[:1]:  # torch first: a resolver left alone may choose another build of it
         call(*pip, package)
-    call(*pip, *PACKAGES[name])
+    call(*pip, *packages)
     source = peers / "cleanrl-src"
     if name == "cleanrl" and not source.exists():
         call("git", "clone", "-q", cleanrl, str(source))
@@ -50,7 +54,7 @@ def call(*command: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", choices=[*PACKAGES, []], help="which; all unless named")
+    parser.add_argument("names", nargs="*", choices=[*PACKAGES, *ALONE, []], help="which; all unless named")
     parser.add_argument("--peers", type=Path, default=DEFAULT, help="where the environments go (.peers)")
     parser.add_argument("--cleanrl", default=CLEANRL, help="where CleanRL is cloned from")
     given = parser.parse_args()

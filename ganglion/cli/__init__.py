@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from ganglion.cli.parser import parse
 from ganglion.cli.text import complain
-from ganglion.errors import EnvError, UserError
+from ganglion.errors import DiskError, EnvError, UserError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -22,7 +22,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(args.run(args)) if args else 0
     except UserError as error:
         complain(str(error))
-        return 3 if isinstance(error, EnvError) else 2
+        return 3 if isinstance(error, EnvError) else 1 if isinstance(error, DiskError) else 2
     except BrokenPipeError:  # `ganglion list | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

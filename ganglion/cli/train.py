@@ -29,9 +29,11 @@ def begin_early(args: argparse.Namespace) -> None:
     """Ray starts while torch is imported; not where settings say which Ray, for these are not read yet."""
     if args.mode == "ray" and not any(word.startswith("fleet.") for word in args.words):
         from ganglion.runtime.fleet.cluster import Site, begin_ray
+        from ganglion.runtime.fleet.nursery import begin_nursery
 
         counts = [(args.explorers, 2), (args.learners, 1)]
         explorers, learners = (int(said) if said and said.isdecimal() else usual for said, usual in counts)
+        begin_nursery()
         begin_ray(Site(processes=explorers + learners - 1))
 
 

@@ -97,6 +97,7 @@ class FleetSection(Config):
     max_lag: int | None = Field(default=None, ge=0)  # updates behind which an item is dropped; None: by the algorithm
     evaluator: bool = True  # Ray: evaluations by an actor of their own, while training goes on
     shared: bool = True  # Ray: shared memory carries bytes between processes of one machine
+    inference: Literal["own", "central"] = "own"  # who predicts: each explorer itself, or one predictor for all
     spares: int = Field(default=1, ge=0, le=1_000)  # actors that stand by to replace one that died
     address: str | None = Field(default=None, min_length=1, max_length=255)  # of a Ray cluster to join; None: a new one
     host: str = Field(default="127.0.0.1", min_length=1, max_length=255)  # that a new one listens on

@@ -19,19 +19,36 @@ from ganglion.envs.spaces import Actions, from_gym, grow, mask_space, send
 from ganglion.errors import UserError
 
 log = logging.getLogger(__name__)
-ALL = slice(None)
 
 
-class Walk(Protocol):
+class Seen(Protocol):
+    """What slots saw last, [B, ...] each: of all of them (Slots, Pool) or of some (Views)."""
+
+    @property
+    def obs(self) -> list[Array]: ...
+
+    @property
+    def masks(self) -> Array: ...
+
+    @property
+    def reward(self) -> Array: ...
+
+    @property
+    def terminated(self) -> Array: ...
+
+    @property
+    def truncated(self) -> Array: ...
+
+    @property
+    def valid(self) -> Array: ...
+
+    @property
+    def lost(self) -> Array: ...
+
+
+class Walk(Seen, Protocol):
     """Slots that are walked together: by this process (Slots) or by workers (Pool)."""
 
-    obs: list[Array]
-    masks: Array
-    reward: Array
-    terminated: Array
-    truncated: Array
-    valid: Array
-    lost: Array
     seed: int
     hurt: bool
     finished: list[Finished]
@@ -114,7 +131,7 @@ class GymEnv:
     def reset(self, seed: int) -> Step:
         self.walk.reset(seed)
         self.faults.lost = None
-        return self._step()
+        return self._step(self.walk)
 
     def step(self, action: Action) -> Step:
         walk, faults = self.walk, self.faults
@@ -125,7 +142,7 @@ class GymEnv:
             self._report()
         if self.log_every and walk.finished:
             self._keep()
-        return self._step()
+        return self._step(walk)
 
     def _report(self) -> None:
         """Passes on what went wrong, and which rows were lost by it."""
@@ -148,16 +165,16 @@ class GymEnv:
                 {"kind": "ended", "error": "", "traceback": "", "total": total, **own, "actions": taken}
             )
 
-    def _step(self, rows: slice = ALL) -> Step:
+    def _step(self, seen: Seen) -> Step:
         """What the slots hold now, or some of them, in tensors of its own."""
-        walk, tensor = self.walk, torch.from_numpy
-        reward, valid = tensor(walk.reward[rows].astype(np.float32)), tensor(walk.valid[rows].copy())
-        terminated, truncated = tensor(walk.terminated[rows].copy()), tensor(walk.truncated[rows].copy())
+        tensor = torch.from_numpy
+        reward, valid = tensor(seen.reward.astype(np.float32)), tensor(seen.valid.copy())
+        terminated, truncated = tensor(seen.terminated.copy()), tensor(seen.truncated.copy())
         if self._plain:
-            return Step(tensor(walk.obs[0][rows].copy()), reward, terminated, truncated, valid)
-        obs = grow(self._leaves, [tensor(array[rows].copy()) for array in walk.obs])
-        if walk.masks.shape[1]:
-            obs = {"obs": obs, MASK: tensor(walk.masks[rows].copy())}
+            return Step(tensor(seen.obs[0].copy()), reward, terminated, truncated, valid)
+        obs = grow(self._leaves, [tensor(array.copy()) for array in seen.obs])
+        if seen.masks.shape[1]:
+            obs = {"obs": obs, MASK: tensor(seen.masks.copy())}
         return send(Step(obs, reward, terminated, truncated, valid), self._device)
 
     def episodes(self) -> list[Episode]:

@@ -69,8 +69,8 @@ class Pool:
             block.masks.copy(),
             block.reward.copy(),
         )
-        self._flags = block.flags.copy()
-        self.terminated, self.truncated, self.valid, self.lost, self.goes_on = self._flags
+        self.flags = block.flags.copy()
+        self.terminated, self.truncated, self.valid, self.lost, self.goes_on = self.flags
         self._pairs = [*zip(self.obs, block.obs, strict=True), (self.reward, block.reward)]
         self._pairs += [(self.masks, block.masks)] if block.masks.size else []
         self._all_valid = np.ones(slots, np.bool_).tobytes()
@@ -100,7 +100,7 @@ class Pool:
         """What workers have written becomes what is shown: one copy per array."""
         for own, shared in self._pairs:
             own[part] = shared[part]
-        self._flags[:, part] = self._block.flags[:, part]
+        self.flags[:, part] = self._block.flags[:, part]
 
     def reset(self, seed: int) -> None:
         """Starts every slot's episode 0; what goes wrong here is raised."""

@@ -11,6 +11,7 @@ from torch import Tensor
 from ganglion.core import Action, Promise, Step
 from ganglion.envs.gym import GymEnv
 from ganglion.envs.pool import Pool
+from ganglion.envs.slots import part
 
 
 class PoolEnv(GymEnv):
@@ -61,10 +62,11 @@ class PoolEnv(GymEnv):
 
     def recv_half(self, half: int) -> tuple[Step, Tensor | None]:
         """Ends it: what these slots see, and which of their actions were lost (None: none)."""
-        pool, rows = self.pool, self.rows_of(half)
+        pool = self.pool
         pool.recv(workers=self.workers_of(half))
         failures, pool.failures = pool.failures, []
         self.faults.add(failures)
         if self.log_every and pool.finished:
             self._keep()
-        return self._step(rows), torch.from_numpy(pool.lost[rows].copy()).to(self._device) if pool.hurt else None
+        seen = part(pool, self.rows_of(half))
+        return self._step(seen), torch.from_numpy(seen.lost.copy()).to(self._device) if pool.hurt else None

@@ -13,7 +13,7 @@ import numpy as np
 from gymnasium import spaces
 
 from ganglion.envs.arrays import Array, leaves
-from ganglion.envs.slots import Views
+from ganglion.envs.slots import Views, part
 from ganglion.errors import UserError
 
 LINE = 64  # bytes of a cache line: no two arrays share one
@@ -50,8 +50,7 @@ class Block(NamedTuple):
 
     def views(self, first: int, count: int) -> Views:
         """What a worker's slots are written into."""
-        part = slice(first, first + count)
-        return Views([array[part] for array in self.obs], self.masks[part], self.reward[part], *self.flags[:, part])
+        return part(self, slice(first, first + count))
 
 
 def lay(form: Form, memory: Any = None) -> tuple[Block | None, int]:

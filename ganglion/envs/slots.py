@@ -43,6 +43,11 @@ def views(obs: list[Array], masked: int) -> Views:
     return Views(obs, np.ones((count, masked), np.bool_), np.zeros(count), *flags)
 
 
+def part(whole: Any, rows: slice) -> Views:
+    """The arrays of some slots of a whole, which has them in `obs`, `masks`, `reward` and `flags`: the same memory."""
+    return Views([array[rows] for array in whole.obs], whole.masks[rows], whole.reward[rows], *whole.flags[:, rows])
+
+
 class Slots:
     """The slots first .. first + len(envs) - 1 of a run; the arrays hold what they saw last.
 

@@ -75,6 +75,11 @@ class Swap:
                 self.compiler.wait()
             self.on = True
 
+    @property
+    def went(self) -> bool:
+        """Whether it has gone over in the course of the run: by now the compiled functions are on disk."""
+        return self.on and self.since > 0
+
     def worth(self, at: Progress) -> bool:
         return at.fraction > 0 and at.opt_steps / at.fraction >= self.least
 

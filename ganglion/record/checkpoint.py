@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from ganglion.core import Json, Ring, State
-from ganglion.errors import UserError
+from ganglion.errors import DiskError, UserError
 from ganglion.record import atomic, manifest
 from ganglion.record.tensors import TORCH, Form, digest, form, pack, read_into
 
@@ -113,7 +113,7 @@ class Checkpoints:
                     atomic.recover(folder)
                 self._sweep()
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise UserError(
+                raise DiskError(
                     f"{self.folder}: the disk is full. The checkpoint was not written; those already there are intact."
                 ) from error
             raise
@@ -124,7 +124,7 @@ class Checkpoints:
             need += sum(_bytes(array) for k in self._changed(name, ring) for array in _rows(ring, k).values())
         free = atomic.disk.free(self.folder)
         if need + MARGIN > free:
-            raise UserError(
+            raise DiskError(
                 f"{self.folder}: a checkpoint needs {size_text(need)} and {size_text(free)} are free. Nothing was "
                 "written. Free some space, or lower save.keep or the size of the buffer."
             )

@@ -11,16 +11,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from math import isfinite
+from time import monotonic
 
 import torch
 from torch import Tensor
 
 from ganglion.config import Every
 from ganglion.core import Command, Episode, Evaluate, LogData, Progress, Save, State, Stop, Writer, join, under
+from ganglion.errors import DiskError
 from ganglion.record.due import Due
 
 logger = logging.getLogger(__name__)
 
+AGAIN = 10.0  # seconds until a save is tried again for which there was no room
 MOST_WAITING = 10_000  # numbers of one name left on the device, however rare records are
 LogStream = Generator[LogData, Command | None, Stop]
 Now = Callable[[], Progress]
@@ -237,22 +240,33 @@ class Recorded(Stage):
 
 
 class Saved(Stage):
-    """Saves at an interval, on command and at the end; keeps the best."""
+    """Saves at an interval, on command and at the end; keeps the best. Where the disk is full, training goes on and the
+    save is tried again; only the last one must succeed."""
 
     def __init__(self, save: Callable[[], str], save_best: Callable[[], str], every: Every, now: Now) -> None:
         self.save, self.save_best, self.due, self.now = save, save_best, Due(every), now
         self.asked = False
         self.last: Progress | None = None
+        self.again: float | None = None  # when a save that found no room is tried again
 
     def before(self) -> Iterable[LogData]:
-        if not (self.due.due(self.now()) or self.asked):
+        late = self.again is not None and monotonic() >= self.again
+        if not (self.due.due(self.now()) or self.asked or late):
             return ()
-        self.asked = False
-        return (self.log(),)
+        self.asked, self.again = False, None
+        try:
+            return (self.log(),)
+        except DiskError as error:
+            self.again = monotonic() + AGAIN
+            logger.warning("%s Training goes on; the next try is in %d seconds.", error, AGAIN)
+            return ()
 
     def seen(self, log: LogData) -> Command | None:
         if log.kind == "evaluate" and log.metrics["eval/best"] and self.due.every.unit != "never":
-            self.save_best()
+            try:
+                self.save_best()
+            except DiskError as error:
+                logger.warning("%s Training goes on; the best checkpoint is the one before.", error)
         return None
 
     def after(self, stop: Stop) -> Iterator[LogData]:
@@ -260,8 +274,9 @@ class Saved(Stage):
             yield self.log()
 
     def log(self) -> LogData:
+        log = LogData("save", self.now(), {"path": self.save()})
         self.last = self.now()
-        return LogData("save", self.now(), {"path": self.save()})
+        return log
 
     def take(self, command: Command | None) -> Command | None:
         if not isinstance(command, Save):

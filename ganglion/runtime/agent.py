@@ -106,12 +106,19 @@ class Agent:
     def command(self, at: Progress) -> Weights:
         """The weights of now, for whoever acts elsewhere."""
         tensors = {k: v.detach().clone() for k, v in self.algo.model.state().tensors.items()}
-        return Weights(at.opt_steps, self.settings(at), tensors)
+        return Weights(at.opt_steps, self.settings(at), tensors, self.swap.went)
 
     def obey(self, weights: Weights) -> None:
         """Takes weights over, in place."""
         self.algo.model.restore(State(weights.tensors))
         self.held.pinned = dict(weights.knobs)
+
+    def lighten(self) -> None:
+        """Forgets what only learning needs, targets and optimisers: for whoever acts and never learns."""
+        parts = [part for part in self.algo.parts().values() if part is not self.algo.model]
+        for name, value in list(vars(self.algo).items()):
+            if any(value is part for part in parts):
+                delattr(self.algo, name)
 
     def state(self) -> State:
         parts = {name: part.state() for name, part in self.algo.parts().items()}

@@ -8,6 +8,7 @@ import torch
 from ganglion import load_config, ops
 from ganglion.buffers import Fold, PrioritisedConfig, ReplayConfig
 from ganglion.buffers.frames import Frames, Stack
+from ganglion.buffers.replay import Replay
 from ganglion.core import Origin, Past, Progress, Row
 from ganglion.runtime.fleet.broker import LocalBroker
 from ganglion.runtime.fleet.seams import Seams
@@ -75,6 +76,49 @@ def test_every_sample_is_of_one_stream(n: int, order: str, stacked: bool) -> Non
         ended = (row + count) % ENDS == ENDS - 1
         assert t.discount[0, i] == (0 if ended else GAMMA**count)
         assert count == n or ended or order != "0000000000"
+
+
+Seen = tuple[float, ...]
+
+
+def transitions(buffer: Replay) -> dict[tuple[Seen, int], tuple[float, float, Seen]]:
+    """Every transition that may be sampled, by where it starts: reward, discount, and where it leads."""
+    count = (buffer.ring.filled - buffer.fold.reach) * B
+    got = buffer.gather(torch.arange(count), None, Progress())
+    t, live = got.data, got.weight[0] > 0
+    after = ops.at(t.next_obs, t.ahead)
+    found = {}
+    for i in live.nonzero().flatten().tolist():
+        leads = tuple(after[0, i].tolist()) if t.discount[0, i] else ()
+        found[tuple(t.obs[0, i].tolist()), int(t.action[0, i])] = float(t.reward[0, i]), float(t.discount[0, i]), leads
+    return found
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_streams_in_turns_give_the_transitions_of_streams_apart(n: int) -> None:
+    """Two explorers of CartPole, as one stream of items in any order, and each in a replay of its own: transitions are
+    the same, but for sums over fewer steps where an item ended, which lead where they should."""
+    cfg = load_config(None, ["algo=dqn", f"env={{kind: gym, id: CartPole-v1, slots: {B}, time_limit: 30}}"])
+    make = lambda m: ReplayConfig(capacity=8_000).build(Fold(m, 0.99, 1), False, B, CPU)  # noqa: E731
+    both, broker, stations, last = make(n), LocalBroker(1), [], [set(), set()]
+    apart = [[make(m) for m in range(1, n + 1)] for _ in range(2)]
+    seams, streams = Seams(both), [[Seams(own) for own in each] for each in apart]
+    for explorer in range(2):
+        stations.append(Station(cfg, Lot(8), broker))
+        broker.publish(stations[-1].agent.command(Progress()), "main")
+        stations[-1].begin(Place(explorer, 0))
+    for turn in torch.randint(0, 2, (80,), generator=torch.Generator().manual_seed(3)).tolist():
+        made = stations[turn].item()
+        assert made is not None
+        last[turn] = {tuple(seen) for seen in read(made[0]).rows.obs.flatten(0, 1).tolist()}
+        for each in (seams, *streams[turn]):
+            each.push(read(made[0]), Progress())
+    for station in stations:
+        station.close()
+    known = [{k: v for each in apart for k, v in transitions(each[m]).items()} for m in range(n)]
+    found = {key: told for key, told in transitions(both).items() if key[0] not in last[0] | last[1]}  # known in whole
+    steps = [next(m for m in range(n, 0, -1) if known[m - 1].get(key) == told) for key, told in found.items()]
+    assert len(found) > 1_000 and steps.count(n) > 0.8 * len(steps)
 
 
 def test_a_stream_that_goes_on_is_not_touched() -> None:

@@ -7,6 +7,7 @@ nan, inf and -inf, which JSON lacks, are the strings "nan", "inf" and "-inf"; `r
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -34,11 +35,13 @@ class JsonlConfig(WriterConfig):
 
 class Jsonl:
     """Appends records and evaluations, each line flushed. A resumed run first cuts back what its checkpoint had not
-    seen; checkpoints themselves are not written down, so that the file is the same however often a run was stopped."""
+    seen; checkpoints themselves are not written down, so that the file is the same however often a run was stopped.
+    Lines for which the disk has no room wait until it has."""
 
     def __init__(self, path: Path, offset: int | None = None) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self.file = open(path, "ab")  # noqa: SIM115 - closed by close()
+        self.file = open(path, "ab", buffering=0)  # noqa: SIM115 - closed by close()
+        self.waiting: list[bytes] = []
         self.file.truncate(_whole_lines(path, offset or 0))
         self.file.seek(0, os.SEEK_END)
 
@@ -49,8 +52,23 @@ class Jsonl:
         del at["fraction"]
         line = {"kind": log.kind, **at, **log.metrics}
         text = json.dumps({name: _plain(value) for name, value in line.items()}, allow_nan=False)
-        self.file.write(text.encode() + b"\n")
-        self.file.flush()
+        self.waiting.append(text.encode() + b"\n")
+        self.put()
+
+    def put(self) -> None:
+        """Writes what waits, whole lines or nothing."""
+        end, data = self.file.seek(0, os.SEEK_END), b"".join(self.waiting)
+        try:
+            while data:
+                data = data[self.file.write(data) or 0 :]
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            self.file.truncate(end)
+            if len(self.waiting) == 1:
+                log.warning("%s: the disk is full. Training goes on; metrics wait for room.", self.file.name)
+            return
+        self.waiting = []
 
     def offset(self) -> int:
         """Bytes written so far, all of them on the disk: what a checkpoint remembers."""

@@ -28,7 +28,7 @@ QUIET = {
 # Ray would make 127.0.0.1 a reachable address and listen on all of them; where it thinks that clusters are not
 # supported, it keeps to loopback.
 ALONE = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
-PRELOAD = {"preload_python_modules": ["ganglion.runtime.fleet.station"]}  # by the processes that will be explorers
+PRELOAD = {"preload_python_modules": ["ganglion.runtime.fleet.outpost"]}  # by the processes that will be outposts
 REMEDY = "Make one with `ray get-auth-token --generate`, and give all machines RAY_AUTH_MODE=token and the same token."
 
 

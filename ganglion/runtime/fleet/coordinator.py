@@ -18,8 +18,9 @@ from ganglion.exchange import Packet
 from ganglion.runtime.fleet.account import Account
 from ganglion.runtime.fleet.cluster import Site, join_ray, leave_ray
 from ganglion.runtime.fleet.folders import make_folder
-from ganglion.runtime.fleet.outpost import WEIGHTS, Brief, Outpost
-from ganglion.runtime.fleet.parcel import pack
+from ganglion.runtime.fleet.nursery import Nursery, join_nursery
+from ganglion.runtime.fleet.outpost import WEIGHTS, Brief, FallenError, Outpost, importable
+from ganglion.runtime.fleet.parcel import pack_weights
 from ganglion.runtime.fleet.segments import Reader, SharedBoard, Slip
 from ganglion.runtime.fleet.sender import Lot
 from ganglion.runtime.fleet.station import modules
@@ -47,7 +48,7 @@ class Member:
         self.starting: Any = actor.begin.remote(explorer, incarnation)
         self.asked: deque[Any] = deque()
         self.held = 0  # items it brought whose memory is still in use
-        self.near, self.pid = True, 0
+        self.near, self.pid, self.home = True, 0, 0  # home: the actor's process, the other is its walker's
         self.fell: float | None = None  # when the one before it was found dead
         self.futile = 0
 
@@ -73,19 +74,22 @@ class Coordinator:
 
     def __init__(self, cfg: RunConfig, lot: Lot) -> None:
         fleet = cfg.fleet
+        self.shared = fleet.shared
         self.account, self.wanted, self.spares = Account(), fleet.explorers, fleet.spares
         self.ahead = -(-(fleet.queue or 1) // fleet.explorers)  # items asked of an explorer at a time
+        self.nursery: Nursery | None = None if fleet.address else join_nursery()
         self.ray, self.own = join_ray(site(cfg))
         self.folder = make_folder()
         cookie = secrets.token_hex(8)
         if fleet.shared:
             (self.folder / cookie).touch()
         codec = (lot.codec.name, lot.codec.least)
-        memory = str(self.folder)
-        self.brief = Brief(dump(cfg), modules(cfg), lot.rows, codec, memory, cookie, self.ahead + 1)
+        where = str(self.folder), cookie, self.ahead + 1, str(self.nursery.path) if self.nursery else ""
+        self.brief = Brief(dump(cfg), modules(cfg), importable(), lot.rows, codec, *where)
         cpus = 1 if fleet.address else 0  # elsewhere Ray spreads them over machines
         options = {"num_cpus": cpus, "max_restarts": 0, "max_task_retries": 0, "scheduling_strategy": "SPREAD"}
         self.actor = self.ray.remote(**options)(Outpost)
+        self.oracle = self.make_oracle() if fleet.inference == "central" else None
         self.board, self.reader = SharedBoard(self.folder / WEIGHTS), Reader(self.folder)
         self.weights: Weights | None = None
         self.put: Any = None  # the newest weights as an object of Ray's, where somebody is far
@@ -95,7 +99,20 @@ class Coordinator:
         self.turn = 0
         self.taken: Member | None = None  # whose item is being read
         self.recoveries: deque[float] = deque(maxlen=REMEMBERED)
-        self.waiting += [self.actor.remote(list(self.brief)) for _ in range(self.wanted)]  # at once: it takes a while
+        self.waiting += [self.outpost() for _ in range(self.wanted)]  # at once: it takes a while
+
+    def make_oracle(self) -> Any:
+        """The predictor, on this machine; Ray itself starts it anew, and asks it again."""
+        from ganglion.runtime.fleet.predictor import Oracle
+
+        here = self.ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
+            self.ray.get_runtime_context().get_node_id(), soft=False
+        )
+        again = {"max_restarts": -1, "max_task_retries": -1, "max_concurrency": 2 * self.wanted + 8}
+        return self.ray.remote(num_cpus=0, scheduling_strategy=here, **again)(Oracle).remote(list(self.brief))
+
+    def outpost(self) -> Any:
+        return self.actor.remote(list(self.brief), self.oracle)
 
     # ------------------------------------------------------------ items
 
@@ -116,6 +133,7 @@ class Coordinator:
             calls = {member.next: member for member in order[self.turn :] + order[: self.turn]}  # equal turns
             ready, _ = self.ray.wait(list(calls), num_returns=1, timeout=left)
             if not ready:
+                self.remind()
                 return None
             packet = self.receive(calls[ready[0]], ready[0])
             if packet is not None:
@@ -130,9 +148,12 @@ class Coordinator:
             self.replace(member, error)
             return None
         except self.ray.exceptions.RayTaskError as error:
-            raise explained(error, f"explorer {member.explorer}") from error
+            if not isinstance(error.cause, FallenError):
+                raise explained(error, f"explorer {member.explorer}") from error
+            self.replace(member, error.cause, member.actor)
+            return None
         if member.starting is not None:
-            (member.near, member.pid), member.starting = told, None
+            (member.near, member.pid, member.home), member.starting = told, None
             self.ask(member)
             return None
         member.asked.popleft()
@@ -151,7 +172,7 @@ class Coordinator:
         if member is not None:
             self.free(member)
         if self.account.received and len(self.waiting) < self.spares:  # once the first explorers are under way
-            self.waiting.append(self.actor.remote(list(self.brief)))
+            self.waiting.append(self.outpost())
 
     def free(self, member: Member) -> None:
         """An item is stored, or copied."""
@@ -170,12 +191,17 @@ class Coordinator:
         """Once per version: into shared memory, and, where somebody is far, into Ray's object store."""
         self.weights, self.put = weights, None
         self.board.publish(weights)
+        self.remind()
+
+    def remind(self) -> None:
+        """Hands the newest weights to a predictor that does not share this memory, and may have been started anew."""
+        if self.oracle is not None and not self.shared and self.weights is not None:
+            self.oracle.take.remote(self.far())
 
     def far(self) -> Any:
         assert self.weights is not None
         if self.put is None:
-            about = {"version": self.weights.version, "knobs": dict(self.weights.knobs)}
-            self.put = self.ray.put(pack(about, self.weights.tensors))
+            self.put = self.ray.put(pack_weights(self.weights))
         return self.put
 
     # ------------------------------------------------------------ explorers
@@ -191,16 +217,17 @@ class Coordinator:
             self.ray.kill(member.actor)
             self.reader.forget(member.name)
 
-    def start(self, explorer: int) -> Member:
-        """A new life of an explorer, in an actor that stood by where there is one."""
+    def start(self, explorer: int, actor: Any = None) -> Member:
+        """A new life of an explorer: in an actor that is left, else in one that stood by where there is one."""
         while explorer >= len(self.lives):
             self.lives.append(-1)
         self.lives[explorer] += 1
-        actor = self.waiting.pop() if self.waiting else self.actor.remote(list(self.brief))
+        if actor is None:
+            actor = self.waiting.pop() if self.waiting else self.outpost()
         member = self.members[explorer] = Member(explorer, self.lives[explorer], actor)
         return member
 
-    def replace(self, dead: Member, error: Exception) -> None:
+    def replace(self, dead: Member, error: Exception, actor: Any = None) -> None:
         """Another takes the place of an explorer that has died; its items under way are lost with it, and counted."""
         fell = monotonic()
         self.account.ended(len(dead.asked))
@@ -209,7 +236,7 @@ class Coordinator:
         if dead.futile + 1 >= FUTILE:
             why = str(error).strip().splitlines()[-1][:300]
             raise UserError(f"run.mode: explorer {dead.explorer} died {FUTILE} times before it brought an item. {why}")
-        member = self.start(dead.explorer)
+        member = self.start(dead.explorer, actor)
         member.fell, member.futile = dead.fell or fell, dead.futile + 1
 
     def numbers(self) -> Mapping[str, float]:
@@ -221,9 +248,12 @@ class Coordinator:
 
     def close(self) -> None:
         """Ends all actors, and Ray where it was started here."""
-        for actor in [*(member.actor for member in self.members.values()), *self.waiting]:
+        oracles = [] if self.oracle is None else [self.oracle]
+        for actor in [*(member.actor for member in self.members.values()), *self.waiting, *oracles]:
             self.ray.kill(actor)
         self.members, self.waiting = {}, []
+        if self.nursery is not None:
+            self.nursery.close()
         if self.own:
             leave_ray()
         shutil.rmtree(Path(self.folder), ignore_errors=True)

@@ -20,6 +20,7 @@ from ganglion.runtime.fleet.rules import RULES, Desks
 from ganglion.runtime.fleet.sender import Lot
 
 LOOK = 0.005  # seconds between two looks at what others wait for
+REMIND = 0.5  # seconds
 SLACK = 4  # items of a learner that may wait here without holding up their explorers
 
 
@@ -45,6 +46,7 @@ class Dealer(Coordinator):
     time. What a learner has no room for waits, and holds up the explorers it came from."""
 
     def __init__(self, cfg: RunConfig, lot: Lot) -> None:
+        self.reminded = 0.0
         super().__init__(cfg, lot)
         self.account = self.arrivals = Arrivals()
         self.rule = RULES[cfg.fleet.rule]
@@ -139,6 +141,16 @@ class Dealer(Coordinator):
     def waits(self, rank: int) -> None:
         if rank not in self.waiting_for:
             self.waiting_for.append(rank)
+
+    def publish(self, weights: Weights) -> None:
+        self.reminded = 0.0
+        super().publish(weights)
+
+    def remind(self) -> None:
+        """Not at every look."""
+        if monotonic() - self.reminded > REMIND:
+            self.reminded = monotonic()
+            super().remind()
 
     def numbers(self) -> Mapping[str, float]:
         given = {f"fleet/given_{rank}": float(desk.given) for rank, desk in enumerate(self.desks)}

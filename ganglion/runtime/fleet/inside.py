@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from sys import maxsize
 from threading import Thread
 
 from ganglion.config import RunConfig
@@ -11,6 +12,7 @@ from ganglion.errors import UserError
 from ganglion.exchange import Packet
 from ganglion.runtime.fleet.account import Account
 from ganglion.runtime.fleet.broker import LocalBroker
+from ganglion.runtime.fleet.predictor import build_predictor
 from ganglion.runtime.fleet.sender import Lot
 from ganglion.runtime.fleet.station import PLAYER, Place, Station
 
@@ -71,6 +73,7 @@ class Threads:
         self.lives: list[int] = []  # the incarnation of each explorer, running or not
         self.running: dict[int, tuple[Station, Thread]] = {}
         self.wanted = cfg.fleet.explorers
+        self.predictor = build_predictor(cfg, self.broker) if cfg.fleet.inference == "central" else None
         self.errors: list[BaseException] = []
 
     def pull(self, timeout: float) -> Packet | None:
@@ -102,7 +105,8 @@ class Threads:
         if explorer == len(self.lives):
             self.lives.append(-1)
         self.lives[explorer] += 1
-        station = Station(self.cfg, self.lot, self.broker)
+        station = Station(self.cfg, self.lot, self.broker, ask=self.predictor.ask if self.predictor else None)
+        station.settled = maxsize  # compiling is not for threads
         station.begin(Place(explorer, self.lives[explorer]))
         station.gone = lambda: self.broker.closed
         thread = Thread(target=self.walk, args=(station,), daemon=True, name=f"explorer {explorer}")
@@ -114,12 +118,15 @@ class Threads:
             while (made := station.item()) is not None and self.broker.push(*made):
                 pass
         except BaseException as error:  # told by the thread that pulls
-            self.errors.append(error)
+            if not self.broker.closed:
+                self.errors.append(error)
         finally:
             station.close()
 
     def close(self) -> None:
         self.broker.close()
+        if self.predictor is not None:
+            self.predictor.close()
         for _, thread in self.running.values():
             thread.join(timeout=10)
 

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 from ganglion import ops
 from ganglion.config import Every
-from ganglion.core import Episode, LogData, Progress, State, Stop, Weights
+from ganglion.core import Episode, LogData, Progress, State, Stop
 from ganglion.record.stages import Evaluated, Now
 from ganglion.runtime.agent import Agent
 from ganglion.runtime.fleet.coordinator import explained
-from ganglion.runtime.fleet.parcel import pack, unpack
+from ganglion.runtime.fleet.parcel import pack_weights, unpack_weights
 from ganglion.runtime.fleet.sender import numbers
 
 log = logging.getLogger(__name__)
@@ -35,15 +35,14 @@ class Judge:
             import_module(module)
         cfg = away(load(config))
         torch.set_num_threads(cfg.run.threads)
-        env = build_env(cfg, 1)
+        env = build_env(cfg)  # with all its slots: some algorithms refuse fewer than they learn from
         self.agent = build_agent(cfg, env.spec)
         env.close()
         seed = derive(cfg.run.seed, "eval") if cfg.eval.seed is None else cfg.eval.seed
         self.evaluator = build_evaluator(cfg, self.agent, cfg.eval.episodes, seed)
 
     def score(self, parcel: Any) -> tuple[list[list[Any]], dict[str, float]]:
-        about, tensors = unpack(parcel)
-        self.agent.obey(Weights(about["version"], about["knobs"], tensors))
+        self.agent.obey(unpack_weights(parcel))
         episodes, metrics = self.evaluator.run()
         return [[e.slot, float(e.total), float(e.length), numbers(e.info), e.many] for e in episodes], dict(metrics)
 
@@ -93,8 +92,7 @@ class Beside(Evaluated):
     def ask(self) -> None:
         """Sends the agent of now to be scored; a copy stays here, to be saved if it is the best."""
         at = self.now()
-        weights = self.agent.command(at)
-        parcel = pack({"version": weights.version, "knobs": dict(weights.knobs)}, weights.tensors)
+        parcel = pack_weights(self.agent.command(at))
         state = self.agent.state()
         kept = state._replace(tensors=ops.map_tree(lambda x: x.clone(), dict(state.tensors)))
         self.asked_for = Asked(self.call(parcel), parcel, at, kept)

@@ -1,15 +1,23 @@
-"""An Outpost: a Station as an actor, in a process of its own, on this machine or another."""
+"""An Outpost: an explorer's place as an actor, on this machine or another. Its walker, a process of its own, does the
+work: what kills it (a simulator's fault, want of memory) leaves the outpost alive, which has another in a moment.
+
+Without torch: an actor starts in the time of a Ray worker, and only the nursery imports more.
+"""
 
 from __future__ import annotations
 
+import json
 import os
+import sys
 from collections.abc import Sequence
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ganglion.core import Weights
-from ganglion.runtime.fleet.parcel import Codec, unpack
-from ganglion.runtime.fleet.segments import SharedBoard, Slots
+import numpy as np
+
+from ganglion.errors import UserError
+from ganglion.runtime.fleet.nursery import Nursery, connect
 
 WEIGHTS = "weights"
 
@@ -19,71 +27,98 @@ class Brief(NamedTuple):
 
     config: str  # YAML
     modules: Sequence[str]  # the user's own, that register names
+    paths: Sequence[str]  # where they are found
     rows: int  # of an item
     codec: tuple[str, int]
     folder: str  # of shared memory
     cookie: str  # in it, where it is the same machine's
     slots: int  # items that may be under way at a time
+    nursery: str  # its socket, on the learner's machine
 
 
-class TakenBoard:
-    """Weights that came with the last call: on another machine."""
-
-    weights: Weights | None = None
-
-    def latest(self, player: str, newer_than: int) -> Weights | None:
-        newer = self.weights is not None and self.weights.version > newer_than
-        return self.weights if newer else None
+class FallenError(Exception):
+    """The walker has ended. The outpost is well: it may begin again."""
 
 
 class Outpost:
     """Collects when it is asked to; several calls wait in line, so it never stands idle while the queue has room."""
 
-    def __init__(self, brief: Sequence[Any]) -> None:
-        self.brief = Brief(*brief)
-        self.slots: Slots | None = None
-        self.failure: Exception | None = None
+    def __init__(self, brief: Sequence[Any], oracle: Any = None) -> None:
+        self.brief, self.oracle = Brief(*brief), oracle
+        self.own: Nursery | None = None  # where there is none to share
+        self.line: Connection | None = None
+        self.hatch()  # it prepares itself while nobody waits for it
+
+    def hatch(self) -> None:
+        """A new walker, which has yet to say that it is ready."""
         try:
-            self.prepare(self.brief)
-        except Exception as error:  # told by `begin`: an actor that fails here is dead, and only Ray says why
-            self.failure = error
+            self.line = connect(Path(self.brief.nursery))
+        except OSError:  # another machine's, or dead
+            self.own = self.own or Nursery()
+            try:
+                self.line = connect(self.own.path)
+            except OSError:
+                self.own = Nursery()
+                self.line = connect(self.own.path)
+        self.ready = False
+        self.line.send_bytes(json.dumps(self.brief).encode())
 
-    def prepare(self, brief: Brief) -> None:
-        """All that takes long: imports, the environment, the agent."""
-        import torch
-
-        torch.set_num_threads(1)
-        from ganglion.config.files import import_module, load
-        from ganglion.runtime.fleet.sender import Lot
-        from ganglion.runtime.fleet.station import Station
-
-        for module in brief.modules:
-            import_module(module)
-        folder = Path(brief.folder)
-        self.near = (folder / brief.cookie).exists()
-        self.taken = TakenBoard()
-        board = SharedBoard(folder / WEIGHTS) if self.near else self.taken
-        cfg = load(brief.config)
-        torch.set_num_threads(cfg.run.threads)
-        self.station = Station(cfg, Lot(brief.rows, Codec(*brief.codec)), board)
-
-    def begin(self, explorer: int, incarnation: int) -> tuple[bool, int]:
-        """Takes a place; says whether it shares the learner's machine, and its process."""
-        from ganglion.runtime.fleet.station import Place
-
-        if self.failure is not None:
-            raise self.failure
-        if self.near:
-            self.slots = Slots(Path(self.brief.folder), f"{explorer}-{incarnation}", self.brief.slots)
-        self.station.begin(Place(explorer, incarnation))
-        return self.near, os.getpid()
+    def begin(self, explorer: int, incarnation: int) -> tuple[bool, int, int]:
+        """Takes a place; says whether it shares the learner's machine, its walker's process and its own."""
+        if self.line is None:
+            self.hatch()
+        if not self.ready:
+            self.hear()
+            self.ready = True
+        near, pid = self.ask({"begin": [explorer, incarnation]})["told"]
+        return near, pid, os.getpid()
 
     def collect(self, weights: Any = None) -> tuple[list[Any], Any]:
         """An item's origin, and where it lies in shared memory, or the item itself."""
-        if weights is not None:
-            about, tensors = unpack(weights)
-            self.taken.weights = Weights(about["version"], about["knobs"], tensors)
-        made = self.station.item(self.slots.room if self.slots else None)
-        assert made is not None
-        parcel, origin = made
-        return list(origin), list(self.slots.slip) if self.slots else parcel
+        told = self.ask({"collect": weights is not None}, weights)
+        while "ask" in told:  # of the predictor
+            told = self.answer(self.hear_bytes())
+        return told["told"], told["slip"] or np.frombuffer(self.hear_bytes(), np.uint8)
+
+    def answer(self, question: bytes) -> Any:
+        import ray
+
+        return self.ask(None, ray.get(self.oracle.ask.remote(np.frombuffer(question, np.uint8))))
+
+    # ------------------------------------------------------------ the line
+
+    def ask(self, what: dict[str, Any] | None, more: Any = None) -> Any:
+        if self.line is None:
+            raise FallenError("it has ended")
+        try:
+            if what is not None:
+                self.line.send_bytes(json.dumps(what).encode())
+            if more is not None:
+                self.line.send_bytes(memoryview(more))
+        except OSError as error:
+            raise self.fall(error) from None
+        return self.hear()
+
+    def hear(self) -> Any:
+        told = json.loads(self.hear_bytes())
+        if "error" in told:
+            self.line = None
+            raise UserError(told["error"]) if told["user"] else RuntimeError(told["error"])
+        return told
+
+    def hear_bytes(self) -> bytes:
+        if self.line is None:
+            raise FallenError("it has ended")
+        try:
+            return self.line.recv_bytes()
+        except (EOFError, OSError) as error:
+            raise self.fall(error) from None
+
+    def fall(self, error: Exception) -> FallenError:
+        self.line = None
+        return FallenError(f"it ended without a word ({type(error).__name__})")
+
+
+def importable() -> list[str]:
+    """Where this process finds modules; its own folder by its full name."""
+    return [str(Path(path or ".").resolve()) for path in sys.path]

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from ganglion.errors import UserError
+from ganglion.exchange import Weights
 
 MAGIC = b"GNGL"
 LINE = 64
@@ -98,6 +99,16 @@ def view(place: Bytes, dtype: str, shape: list[int], start: int, size: int) -> T
     if not isinstance(kind, torch.dtype) or prod(shape) * kind.itemsize != size or start + size > len(place):
         raise ValueError(f"a parcel's tensor of {dtype} {shape} does not fit its {size} bytes")
     return torch.from_numpy(place[start : start + size]).view(kind).reshape(shape)
+
+
+def pack_weights(weights: Weights) -> Bytes:
+    about = {"version": weights.version, "knobs": dict(weights.knobs), "fast": weights.fast}
+    return pack(about, weights.tensors)
+
+
+def unpack_weights(body: Any) -> Weights:
+    about, tensors = unpack(body)
+    return Weights(about["version"], about["knobs"], tensors, about["fast"])
 
 
 # ------------------------------------------------------------ compression

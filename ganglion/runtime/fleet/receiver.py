@@ -73,6 +73,7 @@ class Receiver:
         self.seams = Seams(learner, keep if isinstance(keep, Frames) else None, hold=not fleet.lockstep)
         self.told = -1  # the version published last
         self.rows_dropped = 0
+        self.waited, self.since = 0.0, perf_counter()
 
     def step(self, at: Progress) -> LogData:
         """Publishes what has been learned, and takes the next item; nothing where none came in time."""
@@ -80,6 +81,7 @@ class Receiver:
         began = perf_counter()
         packet = self.fleet.pull(PATIENCE)
         wait = perf_counter() - began
+        self.waited += wait
         if packet is None or not self.fleet.account.take(packet.origin):
             return LogData("collect", at, {"wait": wait})
         item = read(packet.body)
@@ -125,8 +127,14 @@ class Receiver:
 
     def numbers(self) -> Mapping[str, float]:
         """What is recorded beside averages."""
-        own = {"fleet/rows_dropped": float(self.rows_dropped), **self.fleet.numbers()}
+        own = {"fleet/rows_dropped": float(self.rows_dropped), "fleet/wait_share": self.share(), **self.fleet.numbers()}
         return {**self.faults.numbers(), **self.fleet.account.numbers(), **own}
+
+    def share(self) -> float:
+        """The share of the time since it was last asked for that the learner waited for items."""
+        now = perf_counter()
+        waited, since, self.waited, self.since = self.waited, self.since, 0.0, now
+        return waited / max(now - since, 1e-9)
 
     def line(self) -> str:
         return self.fleet.account.line()

@@ -12,7 +12,7 @@ import numpy as np
 
 from ganglion.core import Weights
 from ganglion.errors import UserError
-from ganglion.runtime.fleet.parcel import Bytes, pack, unpack
+from ganglion.runtime.fleet.parcel import Bytes, pack_weights, unpack_weights
 
 PAGE = 4096
 HEAD = 64  # bytes before the weights
@@ -98,7 +98,7 @@ class SharedBoard:
         return memory[HEAD + which * size : HEAD + (which + 1) * size]
 
     def publish(self, weights: Weights) -> None:
-        parcel = pack({"version": weights.version, "knobs": dict(weights.knobs)}, weights.tensors)
+        parcel = pack_weights(weights)
         if self.memory is None:
             half = -(-(len(parcel) + SPARE) // PAGE) * PAGE
             made = self.path.with_suffix(".new")
@@ -125,6 +125,5 @@ class SharedBoard:
                 return None
             copy = self.half(self.memory, which)[: int(head[SIZE + which])].copy()
             if head[STORED + which] == generation:  # not written over while it was copied
-                about, tensors = unpack(copy)
-                return Weights(about["version"], about["knobs"], tensors)
+                return unpack_weights(copy)
         return None

@@ -24,14 +24,13 @@ from ganglion.config import RunConfig, dump
 from ganglion.core import Command, LogData, Stop
 from ganglion.errors import LearnerLostError, UserError
 from ganglion.runtime.build import build, pick_device
-from ganglion.runtime.fleet.cluster import begin_ray
-from ganglion.runtime.fleet.coordinator import explained, site
+from ganglion.runtime.fleet.coordinator import explained
 from ganglion.runtime.fleet.dealer import Dealer, Desk
 from ganglion.runtime.fleet.folders import make_folder
 from ganglion.runtime.fleet.learners import Group, GroupTrainer, seed_of
 from ganglion.runtime.fleet.partner import Partner, Post
 from ganglion.runtime.fleet.receiver import Receiver
-from ganglion.runtime.fleet.spread import build_spread
+from ganglion.runtime.fleet.spread import begin_cluster, build_spread
 from ganglion.runtime.fleet.station import modules
 from ganglion.runtime.trainer import Trainer
 
@@ -57,7 +56,7 @@ def build_several(cfg: RunConfig) -> Trainer:
     first = placed(cfg, 0)
     if not given:
         return LeadTrainer(build(first), Processes(cfg))
-    begin_ray(site(cfg))
+    begin_cluster(cfg)
     first = first.model_copy(update={"fleet": cfg.fleet})
     trainer = build_spread(first, Dealer)
     assert isinstance(trainer.explorer, Receiver) and isinstance(trainer.explorer.fleet, Dealer)

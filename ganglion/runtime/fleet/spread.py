@@ -9,10 +9,12 @@ import torch
 from ganglion.buffers.frames import WHOLE
 from ganglion.buffers.limiter import Ratio
 from ganglion.config import RunConfig
+from ganglion.errors import UserError
 from ganglion.runtime.build import build_agent, build_env, build_evaluator
 from ganglion.runtime.fleet.cluster import begin_ray
 from ganglion.runtime.fleet.coordinator import Coordinator, site
 from ganglion.runtime.fleet.inside import Lockstep, Threads
+from ganglion.runtime.fleet.nursery import begin_nursery
 from ganglion.runtime.fleet.parcel import Codec, check_codec
 from ganglion.runtime.fleet.receiver import Fleet, Receiver
 from ganglion.runtime.fleet.sender import Lot
@@ -33,7 +35,7 @@ def build_spread(cfg: RunConfig, make: Make | None = None) -> Trainer:
     torch.set_num_threads(cfg.run.threads)
     check_codec(cfg.fleet.compress)
     if cfg.run.mode == "ray" and make is None:
-        begin_ray(site(cfg))
+        begin_cluster(cfg)
     cfg = cfg.model_copy(update={"env": light(cfg.env)})
     env = build_env(cfg)
     agent, recipe = build_agent(cfg, env.spec), cfg.algo.recipe()
@@ -45,6 +47,13 @@ def build_spread(cfg: RunConfig, make: Make | None = None) -> Trainer:
     env.close()
     seed = derive(cfg.run.seed, "eval") if cfg.eval.seed is None else cfg.eval.seed
     return Trainer(receiver, learner, build_evaluator(cfg, agent, cfg.eval.episodes, seed), cfg.train.budget)
+
+
+def begin_cluster(cfg: RunConfig) -> None:
+    """What takes seconds, and needs nothing that is built meanwhile."""
+    if not cfg.fleet.address:
+        begin_nursery()
+    begin_ray(site(cfg))
 
 
 def fitting(learner: Learner, slots: int) -> int:
@@ -59,6 +68,10 @@ def fitting(learner: Learner, slots: int) -> int:
 
 def make_fleet(cfg: RunConfig, lot: Lot) -> Fleet:
     if cfg.run.mode == "sync":
+        if cfg.fleet.inference == "central":
+            raise UserError(
+                "fleet.inference: central is for run.mode threads or ray; in lockstep there is nothing to batch."
+            )
         return Lockstep(cfg, lot)
     if cfg.run.mode == "threads":
         return Threads(cfg, lot, cfg.fleet.queue or 1)  # and one that each explorer holds

@@ -11,12 +11,14 @@ from ganglion.config.files import IMPORTED
 from ganglion.core import Episode, Origin, Progress, Weights
 from ganglion.runtime.build import build_agent, build_env
 from ganglion.runtime.explorer import Explorer
+from ganglion.runtime.fleet.advised import Advised, Ask
 from ganglion.runtime.fleet.parcel import Bytes, Room
 from ganglion.runtime.fleet.sender import Lot, Sender
 from ganglion.runtime.streams import derive
 
 PLAYER = "main"
 NAP = 0.002  # seconds between two looks for the first weights
+SETTLED = 64  # items of one life before it acts with compiled functions: seconds of work for whoever lives long
 
 
 class Board(Protocol):
@@ -39,10 +41,14 @@ class Place(NamedTuple):
 class Station:
     """Walks its slots with the newest weights it can find, and makes items of what happens."""
 
-    def __init__(self, cfg: RunConfig, lot: Lot, board: Board, lockstep: bool = False) -> None:
+    def __init__(self, cfg: RunConfig, lot: Lot, board: Board, lockstep: bool = False, ask: Ask | None = None) -> None:
         self.cfg, self.lot, self.board, self.lockstep = away(cfg), lot, board, lockstep
         self.env = build_env(self.cfg)
         self.agent = build_agent(self.cfg, self.env.spec)
+        self.advised = None if ask is None else Advised(self.agent.algo, ask)  # who else finds weights, and predicts
+        self.agent = self.advised or self.agent
+        self.agent.lighten()
+        self.settled = 0 if lockstep else SETTLED
         self.version = -1  # of the weights it acts with
         self.gone: Callable[[], bool] = lambda: False  # whether nobody waits for items any more
 
@@ -61,9 +67,11 @@ class Station:
             if not self.obey():
                 sleep(NAP)
                 continue
-            if self.sender.empty:  # an item's version is the oldest in it
-                self.sender.origin = self.sender.origin._replace(version=self.version)
+            first = self.sender.empty
             episodes += self.explorer.step(Progress()).episodes
+            if first:  # an item's version is the oldest in it
+                version = self.advised.version if self.advised else self.version
+                self.sender.origin = self.sender.origin._replace(version=version)
         if not self.sender.full:
             return None
         faults = self.explorer.faults
@@ -74,10 +82,13 @@ class Station:
 
     def obey(self) -> bool:
         """Takes over newer weights, in lockstep whatever is there; whether it has any."""
+        if self.advised:
+            return True
         weights = self.board.latest(PLAYER, -1 if self.lockstep else self.version)
         if weights is not None:
             self.agent.obey(weights)
             self.version = weights.version
+            self.agent.swap.on |= weights.fast and self.sender.origin.sequence >= self.settled
         return self.version >= 0
 
     def close(self) -> None:

@@ -1,0 +1,67 @@
+"""An Agent whose predictions are made elsewhere, by a Predictor; and how questions and answers travel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ganglion import ops
+from ganglion.buffers.storage import tree_of
+from ganglion.core import Acted, Algorithm, Noise, Obs, Past, Progress
+from ganglion.runtime.agent import Agent, enter, leave
+from ganglion.runtime.fleet.parcel import Bytes, pack, unpack
+
+
+class Answer(NamedTuple):
+    """A prediction by its leaves, and the weights it was made with."""
+
+    version: int
+    knobs: Mapping[str, float]
+    tensors: Mapping[str, Tensor]
+
+
+Ask = Callable[[Obs, Past], Answer]
+
+
+class Advised(Agent):
+    """An Agent whose predictions are made elsewhere; it draws actions from them itself."""
+
+    def __init__(self, algo: Algorithm[Any, Any], ask: Ask) -> None:
+        super().__init__(algo, torch.device("cpu"))
+        self.ask, self.version = ask, -1
+        self.like: Any = None  # a prediction of its own, for its structure alone
+        self.leaves: dict[str, Any] = {}
+
+    @torch.no_grad()
+    def sample(self, obs: Obs, past: Past, noise: Noise, at: Progress) -> Acted:
+        if self.like is None:
+            self.like = self.algo.predict(enter(obs), past)
+            self.leaves = ops.flatten_names(self.like)
+        answer = self.ask(obs, past)
+        self.version, self.held.pinned = answer.version, dict(answer.knobs)
+        prediction = ops.unflatten(self.like, {**self.leaves, **answer.tensors})
+        return leave(self.algo.explore(prediction, self.knobs(at), noise))
+
+
+# ------------------------------------------------------------ over a line
+
+
+def pack_question(obs: Obs, past: Past) -> Bytes:
+    return pack({}, ops.flatten_names({"obs": obs, "start": past.start, "memory": past.memory}))
+
+
+def unpack_question(body: Any) -> tuple[Obs, Past]:
+    tree = tree_of(unpack(body)[1])
+    return tree["obs"], Past(tree["memory"], tree["start"])
+
+
+def pack_answer(answer: Answer) -> Bytes:
+    return pack({"version": answer.version, "knobs": dict(answer.knobs)}, answer.tensors)
+
+
+def unpack_answer(body: Any) -> Answer:
+    about, tensors = unpack(body)
+    return Answer(about["version"], about["knobs"], tensors)

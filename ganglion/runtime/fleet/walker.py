@@ -1,0 +1,105 @@
+"""A Walker: a Station in a process of its own, which does what is asked of it over a line. An Outpost is at the other
+end."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ganglion.config import RunConfig
+from ganglion.config.files import import_module, load
+from ganglion.core import Obs, Past
+from ganglion.errors import UserError
+from ganglion.exchange import Weights
+from ganglion.runtime.fleet.advised import Answer, pack_question, unpack_answer
+from ganglion.runtime.fleet.outpost import WEIGHTS, Brief
+from ganglion.runtime.fleet.parcel import Codec, unpack_weights
+from ganglion.runtime.fleet.segments import SharedBoard, Slots
+from ganglion.runtime.fleet.sender import Lot
+from ganglion.runtime.fleet.station import Place, Station
+
+
+class TakenBoard:
+    """Weights that came with the last call: on another machine."""
+
+    weights: Weights | None = None
+
+    def latest(self, player: str, newer_than: int) -> Weights | None:
+        newer = self.weights is not None and self.weights.version > newer_than
+        return self.weights if newer else None
+
+
+class Walker:
+    """All that takes long happens when it is made: the user's modules, the environment, the agent."""
+
+    def __init__(self, brief: Brief, line: Connection) -> None:
+        cfg = read_brief(brief)
+        self.brief, self.folder, self.line = brief, Path(brief.folder), line
+        self.near = (self.folder / brief.cookie).exists()
+        self.taken = TakenBoard()
+        self.slots: Slots | None = None
+        board = SharedBoard(self.folder / WEIGHTS) if self.near else self.taken
+        ask = self.ask if cfg.fleet.inference == "central" else None
+        self.station = Station(cfg, Lot(brief.rows, Codec(*brief.codec)), board, ask=ask)
+
+    def begin(self, explorer: int, incarnation: int) -> tuple[bool, int]:
+        """Takes a place; says whether it shares the learner's machine, and its process."""
+        if self.near:
+            self.slots = Slots(self.folder, f"{explorer}-{incarnation}", self.brief.slots)
+        self.station.begin(Place(explorer, incarnation))
+        return self.near, os.getpid()
+
+    def collect(self, weights: bytes | None) -> None:
+        """Tells an item's origin and where it lies in shared memory; else the item follows."""
+        if weights is not None:
+            self.taken.weights = unpack_weights(weights)
+        made = self.station.item(self.slots.room if self.slots else None)
+        assert made is not None
+        tell(self.line, {"told": list(made[1]), "slip": list(self.slots.slip) if self.slots else None})
+        if not self.slots:
+            self.line.send_bytes(made[0].data)
+
+    def ask(self, obs: Obs, past: Past) -> Answer:
+        """The outpost asks the predictor."""
+        tell(self.line, {"ask": True})
+        self.line.send_bytes(pack_question(obs, past).data)
+        return unpack_answer(self.line.recv_bytes())
+
+
+def read_brief(brief: Brief) -> RunConfig:
+    """The config in it, and this process made ready for it."""
+    sys.path += [path for path in brief.paths if path not in sys.path]
+    for module in brief.modules:
+        import_module(module)
+    cfg = load(brief.config)
+    torch.set_num_threads(cfg.run.threads)
+    return cfg
+
+
+def serve(line: Connection) -> None:
+    """Does what is asked until nobody is at the other end. What goes wrong is told, and is the end of it."""
+    try:
+        walker = Walker(Brief(*json.loads(line.recv_bytes())), line)
+        tell(line, {})
+        while True:
+            asked = json.loads(line.recv_bytes())
+            if "begin" in asked:
+                tell(line, {"told": walker.begin(*asked["begin"])})
+            else:
+                walker.collect(line.recv_bytes() if asked["collect"] else None)
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        raise
+    except Exception as error:
+        user = isinstance(error, UserError)
+        tell(line, {"error": str(error) if user else traceback.format_exc(), "user": user})
+
+
+def tell(line: Connection, what: dict[str, Any]) -> None:
+    line.send_bytes(json.dumps(what).encode())
