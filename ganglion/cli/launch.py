@@ -125,10 +125,10 @@ def slurm(config: RunConfig, args: argparse.Namespace) -> int:
     ended = subprocess.run(["sbatch", str(job.folder / "job.sh")], capture_output=True, text=True)
     if ended.stdout:
         say(ended.stdout.strip())
-    if ended.returncode:
+    if ended.returncode and not ended.stdout:
         raise UserError(f"launch slurm: sbatch refused the job: {ended.stderr.strip()[:500]}")
     say(f"Run in {config.run.dir}", f"Job in {job.folder}; what it says: {job.folder / 'job.out'}")
-    return 0
+    return ended.returncode  # of the job, where sbatch was told to wait for it
 
 
 def make_job(config: RunConfig, args: argparse.Namespace) -> Job:

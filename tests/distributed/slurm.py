@@ -1,4 +1,4 @@
-"""Slurm on this machine alone, with two nodes that are only names: for tests. Needs root and Debian's slurm-wlm."""
+"""Slurm for tests: two nodes on this machine, each a network namespace. Needs root and Debian's slurm-wlm."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic, sleep
 
+from tests.distributed.namespaces import HEAD, OTHER, two_hosts
+
 CONF = """\
 ClusterName=test
-SlurmctldHost={host}(127.0.0.1)
-SlurmctldPort={port}
+SlurmctldHost={host}({head})
+SlurmctldPort=7000
 SlurmUser=root
 AuthType=auth/munge
 AuthInfo=socket={folder}/munge.socket
-CommunicationParameters=NoInAddrAny
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 SelectType=select/cons_tres
@@ -36,8 +37,8 @@ JobAcctGatherType=jobacct_gather/none
 MpiDefault=none
 SwitchType=switch/none
 SlurmdParameters=config_overrides
-NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={first} CPUs=1 RealMemory=2000 State=UNKNOWN
-NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={second} CPUs=1 RealMemory=2000 State=UNKNOWN
+NodeName=n1 NodeHostname={host} NodeAddr={head} Port=7001 CPUs=1 RealMemory=2000 State=UNKNOWN
+NodeName=n2 NodeHostname={host} NodeAddr={other} Port=7002 CPUs=1 RealMemory=2000 State=UNKNOWN
 PartitionName=main Nodes=n[1-2] Default=YES MaxTime=INFINITE State=UP
 """
 PROGRAMS = ("sbatch", "srun", "munged", "slurmctld", "slurmd")
@@ -55,22 +56,24 @@ def found(name: str) -> str | None:
     return shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
 
 
-def ports(count: int) -> list[int]:
-    servers = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    numbers = [int(server.getsockname()[1]) for server in servers]
-    for server in servers:
-        server.close()
-    return numbers
+@contextmanager
+def slurm(folder: Path) -> Iterator[tuple[list[str], dict[str, str]]]:
+    """What to put before a command, and the environment in which it finds slurm; everything ends with the block."""
+    with two_hosts() as hosts, started(folder, hosts) as environ:
+        yield inside(hosts[0]), environ
+
+
+def inside(host: str) -> list[str]:
+    """Enters a namespace, and leaves /sys as it is: slurm looks for cgroups there."""
+    return ["nsenter", f"--net=/run/netns/{host}"]
 
 
 @contextmanager
-def slurm(folder: Path) -> Iterator[dict[str, str]]:
-    """The environment in which sbatch finds it; everything ends with the block."""
+def started(folder: Path, hosts: tuple[str, str]) -> Iterator[dict[str, str]]:
     folder.chmod(0o755)
-    port, first, second = ports(3)
     host = socket.gethostname().split(".")[0]
     conf = folder / "slurm.conf"
-    conf.write_text(CONF.format(host=host, port=port, folder=folder, first=first, second=second))
+    conf.write_text(CONF.format(host=host, folder=folder, head=HEAD, other=OTHER))
     key = folder / "munge.key"
     key.write_bytes(os.urandom(128))
     key.chmod(0o600)
@@ -79,27 +82,28 @@ def slurm(folder: Path) -> Iterator[dict[str, str]]:
     environ = {**os.environ, "SLURM_CONF": str(conf), "PATH": f"{os.environ['PATH']}:/usr/sbin:/sbin"}
     own = [f"--key-file={key}", f"--socket={folder}/munge.socket", f"--pid-file={folder}/munged.pid", "--force",
            f"--log-file={folder}/munged.log", f"--seed-file={folder}/munged.seed"]  # fmt: skip
-    commands = [["munged", "--foreground", *own], ["slurmctld", "-D", "-i"]]
-    commands += [["slurmd", "-D", "-N", name] for name in ("n1", "n2")]
-    started = []
+    commands = [["munged", "--foreground", *own], ["slurmctld", "-D", "-i"], ["slurmd", "-D", "-N", "n1"]]
+    commands += [["slurmd", "-D", "-N", "n2"]]
+    running: list[subprocess.Popen[bytes]] = []
     try:
         for command in commands:
-            with (folder / f"{command[0]}-{command[-1].strip('-')}.out").open("w") as out:
-                program = [str(found(command[0])), *command[1:]]
-                started.append(subprocess.Popen(program, env=environ, stdout=out, stderr=out))
+            host = hosts[command[-1] == "n2"]
+            with (folder / f"daemon-{len(running)}.out").open("w") as out:
+                program = [*inside(host), str(found(command[0])), *command[1:]]
+                running.append(subprocess.Popen(program, env=environ, stdout=out, stderr=out))
             sleep(1)
-        wait_for_nodes(environ)
+        wait_for_nodes(inside(hosts[0]), environ)
         yield environ
     finally:
-        for process in reversed(started):
+        for process in reversed(running):
             process.terminate()
             process.wait(30)
 
 
-def wait_for_nodes(environ: dict[str, str]) -> None:
+def wait_for_nodes(there: list[str], environ: dict[str, str]) -> None:
     ends = monotonic() + 60
     while monotonic() < ends:
-        told = subprocess.run(["sinfo", "-h", "-o", "%t %D"], env=environ, capture_output=True, text=True)
+        told = subprocess.run([*there, "sinfo", "-h", "-o", "%t %D"], env=environ, capture_output=True, text=True)
         if told.stdout.split() == ["idle", "2"]:
             return
         sleep(0.5)

@@ -65,6 +65,8 @@ class Node:
 
     def lead(self) -> int:
         """Ray's head and the run; the other nodes end when it does."""
+        if self.nodes > 1 and self.host in LOOPBACK:
+            raise UserError(f"launch slurm: slurm knows the first node as {self.host}, where others cannot reach it.")
         make_secret(self.token)
         address = f"{self.host}:{free_port(self.host)}"
         head = self.start_ray(self.host, "--head", f"--port={address.rpartition(':')[2]}", "--include-dashboard=false")

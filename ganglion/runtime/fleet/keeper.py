@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic, sleep
 from types import FrameType
-from typing import Any
+from typing import IO, Any
 
 from ganglion.runtime.fleet.folders import sweep
 
@@ -24,8 +24,10 @@ END_WITH_PARENT = 1  # prctl
 class Kept(subprocess.Popen[bytes]):
     """A process in a session of its own, so that Ctrl-C reaches it once; it is asked to stop when its parent dies."""
 
-    def __init__(self, command: Sequence[str], environ: Mapping[str, str]) -> None:
-        super().__init__(list(command), env=dict(environ), start_new_session=True, preexec_fn=with_parent)
+    def __init__(self, command: Sequence[str], environ: Mapping[str, str], out: IO[bytes] | None = None) -> None:
+        """`out`: where it writes, if not where its parent does."""
+        own: dict[str, Any] = {"env": dict(environ), "stdout": out, "stderr": out}
+        super().__init__(list(command), start_new_session=True, preexec_fn=with_parent, **own)
 
     def clear(self) -> None:
         """Ends what it left behind, processes of Ray's that look only now and then whether they are needed."""
