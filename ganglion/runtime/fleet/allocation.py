@@ -59,7 +59,8 @@ class Node:
         start = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"]
         own = [f"--node-ip-address={here}", f"--num-cpus={self.cpus}", f"--object-store-memory={STORE}"]
         ports = ["--min-worker-port=0", "--max-worker-port=0"]  # any
-        return Kept([*start, *own, *ports, *words], self.settings(here))
+        with (self.folder / f"ray-{self.rank}.out").open("ab") as out:
+            return Kept([*start, *own, *ports, *words], self.settings(here), out)
 
     # ------------------------------------------------------------ the first
 
@@ -76,9 +77,9 @@ class Node:
             return self.train(address)
         finally:
             self.ended.touch()
-            end(head)
-            for file in (self.token, self.address):
+            for file in (self.token, self.address):  # first: slurm may not wait for the rest
                 file.unlink(missing_ok=True)
+            end(head)
 
     def gather(self, address: str, head: subprocess.Popen[bytes]) -> None:
         """Waits for the other nodes, and looks whether there is room for everyone."""
@@ -87,7 +88,7 @@ class Node:
         while not self.reached(ray, address):
             if head.poll() is not None or monotonic() > ends:
                 raise UserError(
-                    f"launch slurm: Ray did not start at {address}. Its files: /tmp/ray/session_latest/logs"
+                    f"launch slurm: Ray did not start at {address}. It says why in {self.folder / 'ray-0.out'}"
                 )
             sleep(LOOK)
         try:
@@ -136,9 +137,12 @@ class Node:
 
 
 def run_node(folder: Path, tell: Callable[[str], None]) -> int:
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # and so through every `finally`
     node = Node(folder, tell)
-    return node.lead() if node.rank == 0 else node.follow()
+    if node.rank == 0:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # and so through every `finally`
+        return node.lead()
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # slurm tells all of them; it is for the first one to save and end
+    return node.follow()
 
 
 def make_secret(file: Path) -> None:
