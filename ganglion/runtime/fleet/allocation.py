@@ -128,12 +128,12 @@ class Node:
             sleep(LOOK)
         address = self.address.read_text()
         ray = self.start_ray(towards(address), f"--address={address}")
-        try:
-            while not self.ended.exists() and ray.poll() is None:
-                sleep(LOOK)
-        finally:
-            end(ray)
-        return 0 if self.ended.exists() else 1
+        while (
+            not self.ended.exists()
+        ):  # also where Ray ends sooner: an exit would end the job, and the run may be saving
+            sleep(LOOK)
+        end(ray)
+        return 0
 
 
 def run_node(folder: Path, tell: Callable[[str], None]) -> int:
