@@ -12,6 +12,7 @@ from ganglion.errors import UserError
 
 if TYPE_CHECKING:
     from ganglion.config import RunConfig
+    from ganglion.record.stores import Where
 
 
 def config_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,7 +62,7 @@ def seeded(configs: list[RunConfig], count: int) -> list[RunConfig]:
 
 
 def one_seed(config: RunConfig, seed: int) -> RunConfig:
-    name, folder = f"{config.title}-seed={seed}", config.run.dir and f"{config.run.dir}/seed={seed}"
+    name, folder = f"{config.title}-seed={seed}", config.run.dir and f"{config.run.dir.rstrip('/')}/seed={seed}"
     run = config.run.model_copy(update={"seed": seed, "name": name[:200], "dir": folder})
     return config.model_copy(update={"run": run})
 
@@ -85,11 +86,22 @@ def environment(name: str) -> str:
     return f"env={{kind: gym, id: {json.dumps(name)}}}"  # JSON's quotes are YAML's
 
 
-def existing(folder: str) -> Path:
-    """The folder of a run, checked."""
-    path = Path(folder)
-    if not isfile(path / "config.yaml"):
-        near = sorted(p.parent.name for p in path.parent.glob("*/config.yaml"))[-3:] if path.parent.is_dir() else []
+def existing(folder: str) -> Where:
+    """The folder of a run, checked: on a disk, or in a store by URL."""
+    from ganglion.record.stores import Remote, located, reached
+
+    path = located(folder, "RUN")
+    if isinstance(path, Remote):
+        there = (reached(path, "RUN") / "config.yaml").exists()
+    else:
+        there = isfile(path / "config.yaml")
+    if not there:
+        near = sorted(p.parent.name for p in siblings(path))[-3:]
         hint = f" There are: {', '.join(str(path.parent / name) for name in near)}." if near else ""
         raise UserError(f"{folder} is not the folder of a run: it has no config.yaml.{hint}")
     return path
+
+
+def siblings(path: Where) -> list[Path]:
+    """Configs of runs beside a folder; those of a store are not looked for."""
+    return list(path.parent.glob("*/config.yaml")) if isinstance(path, Path) and path.parent.is_dir() else []

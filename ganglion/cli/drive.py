@@ -47,17 +47,17 @@ def listening() -> Iterator[Asked]:
 def drive(run: Run, imports: Sequence[str] = ()) -> int:
     """Runs the stream; 0 when the run is finished, 130 or 143 when it was interrupted and saved, 1 on a full disk.
     Where one of several learners dies, all start again from the newest checkpoint."""
-    futile, at = 0, -1
+    futile, at = 0, ""
     while True:
         try:
             return drive_once(run, imports)
         except LearnerLostError as lost:
             newest = run.checkpoints.newest()
-            saved = int(newest.stat().st_mtime_ns) if newest else 0
+            saved = newest.name if newest else "the beginning"
             futile, at = (futile + 1, at) if saved == at else (1, saved)
             if futile >= FUTILE:
                 raise UserError(f"fleet.learners: {lost}, {FUTILE} times without a checkpoint between.") from lost
-            complain(f"{lost}: all learners start again from {newest.name if newest else 'the beginning'}")
+            complain(f"{lost}: all learners start again from {saved}")
             run = type(run).open(run.folder)
 
 

@@ -81,18 +81,19 @@ def one(args: argparse.Namespace) -> RunConfig:
     configs = asked_cases(args)
     if len(configs) > 1:
         raise UserError(f"launch starts one run, and a sweep is {len(configs)}. Launch each by itself.")
-    config = configs[0]
-    return config.model_copy(update={"run": config.run.model_copy(update={"dir": str(new_folder(config).absolute())})})
+    config, folder = configs[0], new_folder(configs[0])
+    where = str(folder.absolute() if isinstance(folder, Path) else folder)
+    return config.model_copy(update={"run": config.run.model_copy(update={"dir": where})})
 
 
 def local(config: RunConfig, args: argparse.Namespace) -> int:
-    from ganglion.runtime.fleet.keeper import Keeper, command
+    from ganglion.runtime.fleet.keeper import Keeper, begun, command
 
     place = str(config.run.dir)
     flags = [word for module in args.imports for word in ("--import", module)]
     asked = [f"--{name}={getattr(args, name)}" for name in ("algo", "env", "mode", "explorers", "learners")
              if getattr(args, name)]  # fmt: skip
-    keeper = Keeper(Path(place), args.restarts, complain)
+    keeper = Keeper(lambda: begun(place), args.restarts, complain)
     return keeper.keep(
         command("train", *args.words, f"run.dir={place}", *asked, *flags), command("resume", place, *flags)
     )
@@ -133,12 +134,16 @@ def slurm(config: RunConfig, args: argparse.Namespace) -> int:
 
 def make_job(config: RunConfig, args: argparse.Namespace) -> Job:
     from ganglion.config import dump
+    from ganglion.record.stores import located
+    from ganglion.runtime.run import unused
 
     if args.mode not in (None, "ray"):
         raise UserError(f"--mode: nodes of slurm are joined by Ray. Accepted: ray, got {args.mode!r}.")
     run = config.run.model_copy(update={"mode": "ray"})
     config = type(config).model_validate(config.model_copy(update={"run": run}).plain())
-    folder = Path(f"{run.dir}.job")
+    where = located(str(run.dir), "run.dir")
+    beside = where if isinstance(where, Path) else unused(config.title).absolute()  # a job lies on a disk
+    folder = beside.with_name(f"{beside.name}.job")
     about = {"run": str(run.dir), "imports": args.imports, "restarts": args.restarts}
     needs = config.fleet.explorers + config.fleet.learners - 1
     return Job(

@@ -9,6 +9,7 @@ from pydantic import Field, field_validator, model_validator
 
 from ganglion.config.model import AlgoConfig, Config, EnvConfig, WriterConfig
 from ganglion.config.values import Count, Every, every
+from ganglion.errors import check_url
 
 
 class TrainSection(Config):
@@ -64,12 +65,17 @@ class RunSection(Config):
 
     seed: int = Field(default=0, ge=0, lt=2**31)
     device: str = "auto"  # auto, cpu, cuda or cuda:N
-    mode: Literal["local", "sync", "threads", "ray"] = "local"  # where explorers are
-    dir: str | None = Field(default=None, min_length=1, max_length=4096)  # None: runs/<name>-<time>
+    mode: Literal["local", "sync", "threads", "ray", "files"] = "local"  # where explorers are
+    dir: str | None = Field(default=None, min_length=1, max_length=4096)  # a folder or URL; None: runs/<name>-<time>
     name: str | None = None
     threads: int = Field(default=1, ge=1, le=1024)
     fast: Literal["auto", "eager", "compile", "graph"] = "auto"  # how act and learn are run
     swap: int = Field(default=5_000, ge=1)  # the opt step at which `auto` goes over to compiled functions
+
+    @field_validator("dir")
+    @classmethod
+    def _no_secret(cls, where: str | None) -> str | None:
+        return where and check_url(where, "run.dir")
 
     @field_validator("device")
     @classmethod
@@ -101,8 +107,15 @@ class FleetSection(Config):
     spares: int = Field(default=1, ge=0, le=1_000)  # actors that stand by to replace one that died
     address: str | None = Field(default=None, min_length=1, max_length=255)  # of a Ray cluster to join; None: a new one
     host: str = Field(default="127.0.0.1", min_length=1, max_length=255)  # that a new one listens on
+    path: str | None = Field(default=None, min_length=1, max_length=4096)  # files: the folder or URL where all meet
+    silence: float = Field(default=10.0, ge=0.5, le=86_400)  # files: seconds without a sign of life that free a place
     compress: Literal["none", "zlib", "lz4", "zstd"] = "none"
     compress_above: Count = Field(default=1_048_576, ge=0)  # bytes
+
+    @field_validator("path")
+    @classmethod
+    def _no_secret(cls, where: str | None) -> str | None:
+        return where and check_url(where, "fleet.path")
 
 
 class RunConfig(Config):
@@ -136,6 +149,12 @@ class RunConfig(Config):
             raise ValueError(
                 "fleet.learners: several run eagerly or compiled: run.fast should be 'auto', 'eager' or 'compile'"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _files_need_a_path(self) -> Self:
+        if self.run.mode == "files" and self.fleet.path is None:
+            raise ValueError("run.mode 'files' needs fleet.path: a folder or URL that learner and explorers see")
         return self
 
     @property

@@ -25,7 +25,7 @@ class Traced(Compiled):
     def __init__(self, fn: Fn, sparing: Callable[[], AbstractContextManager[None]], plain: bool = False) -> None:
         super().__init__(fn)
         self.sparing = sparing
-        self.plain = plain or not can_compile()  # an older torch forgets what such a graph changes
+        self.plain = plain
 
     def build(self, args: tuple[Any, ...]) -> Fn:
         from torch.fx.experimental.proxy_tensor import make_fx  # imported late: it takes a second
@@ -42,18 +42,27 @@ class Traced(Compiled):
             recorded = make_fx(flat)(*leaves)
         turn_products(recorded)
         held = [tensor.detach() for tensor in lifted(recorded)]
-        options, graph = OPTIONS if leaves[0].device.type == "cpu" else {}, recorded
-        if not self.plain:
-            from torch._inductor import compile as compiled
-
-            with torch.no_grad():  # the gradients are in the graph
-                graph = compiled(recorded, [*leaves, *held], options=options)
+        graph = self.compiled(recorded, [*leaves, *held])
 
         def run(*given: Any) -> Any:
             with torch.no_grad():
                 return tree_unflatten(list(graph(*tree_flatten(given)[0], *held)), shape[-1])
 
         return run
+
+    def compiled(self, recorded: GraphModule, given: list[Any]) -> Fn:
+        if self.plain:
+            return recorded
+        if given[0].device.type == "cuda":  # what a call costs is not paid again where it is captured
+            graph: Fn = torch.compile(recorded, dynamic=False)
+            return graph
+        if not can_compile():  # an older torch forgets what such a graph changes
+            return recorded
+        from torch._inductor import compile as once
+
+        with torch.no_grad():  # the gradients are in the graph
+            quick: Fn = once(recorded, given, options=OPTIONS)
+        return quick
 
 
 NARROW = 8  # columns of a product that are better its rows

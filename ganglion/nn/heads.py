@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from ganglion.core import Box, Composite, Discrete, EnvSpec, MultiBinary, MultiDiscrete, Space
 from ganglion.errors import UserError
-from ganglion.nn.layers import Init, head
+from ganglion.nn.layers import Init, Last, head
 
 
 class QHead(nn.Module):
@@ -15,7 +15,7 @@ class QHead(nn.Module):
 
     def __init__(self, inputs: int, actions: int, dueling: bool) -> None:
         super().__init__()
-        self.layer = nn.Linear(inputs, actions + dueling)
+        self.layer = Last(inputs, actions + dueling)
         self.dueling = dueling
 
     def forward(self, x: Tensor) -> Tensor:

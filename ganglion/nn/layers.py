@@ -8,8 +8,11 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from ganglion.nn import tiny
+
 CHUNK = 1_024  # rows of one product
 MANY = 8 * CHUNK  # rows from which on they are learned from in chunks
+FEW = 4  # columns of a product for which a GPU has no good kernel
 Activation = Literal["relu", "tanh", "elu", "silu"]
 Init = Literal["uniform", "orthogonal"]
 # Of products and activations; parameters and what comes out are float32. tf32: float32 whose products a GPU rounds.
@@ -40,11 +43,11 @@ class Linears(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         weight, bias, rows = self.weight.to(x.dtype), self.bias.to(x.dtype), x.shape[1]
         if rows < MANY or rows % CHUNK:
-            return torch.baddbmm(bias, x, weight)
+            return product(x, weight, bias)
         # the weights' gradient is a product along all rows: as one it would keep a GPU's few units busy for long
         chunks = x.reshape(-1, CHUNK, x.shape[-1])
         weight, bias = (p.unsqueeze(1).expand(-1, rows // CHUNK, -1, -1).flatten(0, 1) for p in (weight, bias))
-        return torch.baddbmm(bias, chunks, weight).view(len(self.weight), rows, -1)
+        return product(chunks, weight, bias).view(len(self.weight), rows, -1)
 
     def member(self, x: Tensor, index: int) -> Tensor:
         """One of the maps alone: [..., inputs] -> [..., outputs]."""
@@ -59,13 +62,17 @@ class MLP(nn.Module):
         precision: Precision = "float32",
     ) -> None:  # fmt: skip
         super().__init__()
-        self.dtype = PRECISIONS[precision]
-        sizes = (inputs, *hidden)
+        self.dtype, self.tf32, self.kind = PRECISIONS[precision], precision == "tf32", activation
+        self.sizes = sizes = (inputs, *hidden)
         self.layers = nn.ModuleList(Linears(count, a, b, init, gain=2**0.5) for a, b in pairwise(sizes))
         self.count, self.out, self.activation = count, sizes[-1], ACTIVATIONS[activation]
 
     def forward(self, x: Tensor) -> Tensor:
         rows = x.shape[:2]
+        if self.dtype == torch.float32 and tiny.fits(x, self.sizes, self.kind):
+            one, two = self.layers
+            given = x.reshape(1, -1, x.shape[-1]), one.weight, one.bias, two.weight, two.bias
+            return tiny.perceptrons(*given, self.kind, self.tf32).unflatten(1, rows)
         y = lowered(x, self.dtype).reshape(1, -1, x.shape[-1]).expand(self.count, -1, -1)
         for layer in self.layers:
             y = self.activation(layer(y))
@@ -79,14 +86,28 @@ class MLP(nn.Module):
         return y.to(x.dtype)
 
 
+def product(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Batches of products, and a bias: one operation on a CPU; on a GPU it would copy the bias to every row first."""
+    return torch.bmm(x, weight) + bias if x.is_cuda else torch.baddbmm(bias, x, weight)
+
+
 def lowered(x: Tensor, dtype: torch.dtype) -> Tensor:
     """In a lower precision, where one is asked for."""
     return x if dtype == torch.float32 else x.to(dtype)
 
 
-def head(inputs: int, outputs: int, init: Init, gain: float) -> nn.Linear:
+class Last(nn.Linear):
+    """A last layer. One of few outputs is a sum on a GPU, which a compiler joins to what follows."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not x.is_cuda or self.out_features > FEW:
+            return super().forward(x)
+        return (x[..., None, :] * self.weight).sum(-1) + self.bias
+
+
+def head(inputs: int, outputs: int, init: Init, gain: float) -> Last:
     """A last layer; orthogonal ones start with a zero bias and the given gain."""
-    layer = nn.Linear(inputs, outputs)
+    layer = Last(inputs, outputs)
     if init == "orthogonal":
         nn.init.orthogonal_(layer.weight, gain)
         nn.init.zeros_(layer.bias)

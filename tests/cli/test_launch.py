@@ -13,7 +13,7 @@ import pytest
 
 from ganglion.cli import main
 from ganglion.runtime.fleet.allocation import Node, free_port, make_secret, towards
-from ganglion.runtime.fleet.keeper import Keeper, command, text
+from ganglion.runtime.fleet.keeper import Keeper, begun, command, text
 
 Captured = pytest.CaptureFixture[str]
 SLURM = ["launch", "slurm", "cartpole/ppo"]
@@ -133,7 +133,7 @@ class Script:
     def keep(self, restarts: int) -> tuple[int, list[str], list[str]]:
         told: list[str] = []
         run = [sys.executable, "-S", "-c", self.program]
-        code = Keeper(self.folder, restarts, told.append).keep([*run, "train"], [*run, "resume"])
+        code = Keeper(lambda: begun(str(self.folder)), restarts, told.append).keep([*run, "train"], [*run, "resume"])
         return code, self.lives.read_text().split(), told
 
 
@@ -165,9 +165,11 @@ def test_a_signal_is_the_runs(tmp_path: Path) -> None:
     """Which saves, and ends; it is not started again."""
     wait = "signal.signal(15, lambda *_: sys.exit(143)); (folder / 'ready').touch(); time.sleep(60)"
     made = Script(tmp_path / "run", wait)
-    lines = ["import sys", "from pathlib import Path", "from ganglion.runtime.fleet.keeper import Keeper"]
+    lines = ["import sys", "from ganglion.runtime.fleet.keeper import Keeper, begun"]
     lines += [f"run = [sys.executable, '-S', '-c', {made.program!r}]"]
-    lines += [f"sys.exit(Keeper(Path({str(made.folder)!r}), 5, print).keep([*run, 'train'], [*run, 'resume']))"]
+    lines += [
+        f"sys.exit(Keeper(lambda: begun({str(made.folder)!r}), 5, print).keep([*run, 'train'], [*run, 'resume']))"
+    ]
     launcher = subprocess.Popen([sys.executable, "-c", "\n".join(lines)])
     ends = monotonic() + 30
     while not (made.folder / "ready").exists() and monotonic() < ends:
@@ -178,9 +180,9 @@ def test_a_signal_is_the_runs(tmp_path: Path) -> None:
 
 def test_a_run_ends_with_its_launcher(tmp_path: Path) -> None:
     made = Script(tmp_path / "run", "(folder / 'pid').write_text(str(os.getpid())); time.sleep(60)")
-    lines = ["import sys", "from pathlib import Path", "from ganglion.runtime.fleet.keeper import Keeper"]
+    lines = ["import sys", "from ganglion.runtime.fleet.keeper import Keeper, begun"]
     lines += [f"run = [sys.executable, '-S', '-c', {made.program!r}]"]
-    lines += [f"Keeper(Path({str(made.folder)!r}), 5, print).keep([*run, 'train'], [*run, 'resume'])"]
+    lines += [f"Keeper(lambda: begun({str(made.folder)!r}), 5, print).keep([*run, 'train'], [*run, 'resume'])"]
     launcher = subprocess.Popen([sys.executable, "-c", "\n".join(lines)])
     ends = monotonic() + 30
     while not ((made.folder / "pid").exists() and (made.folder / "pid").read_text()) and monotonic() < ends:

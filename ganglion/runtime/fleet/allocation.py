@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from ganglion.errors import UserError
 from ganglion.runtime.fleet.cluster import ALONE, LOOPBACK, QUIET, STORE, import_ray
-from ganglion.runtime.fleet.keeper import Keeper, Kept, command
+from ganglion.runtime.fleet.keeper import Keeper, Kept, begun, command
 
 LOOK = 0.2  # seconds between two looks at a file
 MEET = 300.0  # seconds for the first node to be there
@@ -113,7 +113,7 @@ class Node:
     def train(self, address: str) -> int:
         flags = [word for module in self.job.imports for word in ("--import", module)]
         where = f"fleet.address={address}"
-        keeper = Keeper(Path(self.job.run), self.job.restarts, self.tell)
+        keeper = Keeper(lambda: begun(self.job.run), self.job.restarts, self.tell)
         train = command("train", str(self.folder / "config.yaml"), where, *flags)
         return keeper.keep(train, command("resume", self.job.run, where, *flags), self.settings(self.host))
 

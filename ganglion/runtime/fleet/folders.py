@@ -1,4 +1,4 @@
-"""Private folders in memory that do not outlive their process for long; standard library only."""
+"""Private folders in memory that do not outlive their process for long."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import shutil
 import tempfile
 from contextlib import suppress
 from pathlib import Path
+
+from ganglion.record.lock import alive
 
 PREFIX = "ganglion-"
 
@@ -28,7 +30,3 @@ def sweep() -> None:
 def place() -> Path:
     memory = Path("/dev/shm")
     return memory if memory.is_dir() and os.access(memory, os.W_OK) else Path(tempfile.gettempdir())
-
-
-def alive(pid: int) -> bool:
-    return Path(f"/proc/{pid}").exists() if Path("/proc/self").exists() else True

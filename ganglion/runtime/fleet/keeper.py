@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from time import monotonic, sleep
 from types import FrameType
 from typing import IO, Any
@@ -44,18 +43,18 @@ def with_parent() -> None:
 class Keeper:
     """Starts a run, and starts it again while restarts are left. Signals go to the run, which saves and ends."""
 
-    def __init__(self, folder: Path, restarts: int, tell: Callable[[str], None]) -> None:
-        self.folder, self.left, self.tell = folder, restarts, tell
+    def __init__(self, begun: Callable[[], bool], restarts: int, tell: Callable[[str], None]) -> None:
+        """`begun`: whether the run's folder is there, and something to resume."""
+        self.begun, self.left, self.tell = begun, restarts, tell
         self.process: Kept | None = None
         self.asked: signal.Signals | None = None
 
     def keep(self, train: Sequence[str], resume: Sequence[str], environ: Mapping[str, str] = os.environ) -> int:
-        """The exit code of the last life. `resume` is run where the run's folder is there already."""
+        """The exit code of the last life."""
         with self.signals():
             while True:
                 began = monotonic()
-                there = (self.folder / "config.yaml").exists()
-                self.process = Kept(resume if there else train, environ)
+                self.process = Kept(resume if self.begun() else train, environ)
                 code = self.process.wait()
                 self.process.clear()
                 if code in FINAL or self.asked is not None:
@@ -82,6 +81,13 @@ class Keeper:
         self.asked = signal.Signals(number)
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(number)
+
+
+def begun(folder: str) -> bool:
+    """Whether a run is there, on a disk or in a store."""
+    from ganglion.record.stores import located
+
+    return (located(folder, "RUN") / "config.yaml").exists()
 
 
 def text(command: Sequence[str]) -> str:

@@ -17,6 +17,7 @@ from ganglion.runtime.fleet.inside import Lockstep, Threads
 from ganglion.runtime.fleet.nursery import begin_nursery
 from ganglion.runtime.fleet.parcel import Codec, check_codec
 from ganglion.runtime.fleet.receiver import Fleet, Receiver
+from ganglion.runtime.fleet.roster import Files
 from ganglion.runtime.fleet.sender import Lot
 from ganglion.runtime.fleet.station import light
 from ganglion.runtime.learner import Learner
@@ -75,4 +76,8 @@ def make_fleet(cfg: RunConfig, lot: Lot) -> Fleet:
         return Lockstep(cfg, lot)
     if cfg.run.mode == "threads":
         return Threads(cfg, lot, cfg.fleet.queue or 1)  # and one that each explorer holds
+    if cfg.run.mode == "files":
+        if cfg.fleet.inference == "central":
+            raise UserError("fleet.inference: central is for run.mode threads or ray: storage is too slow for it.")
+        return Files(cfg, lot)
     return Coordinator(cfg, lot)

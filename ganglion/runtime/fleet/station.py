@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 from ganglion.config import RunConfig
 from ganglion.config.files import IMPORTED
 from ganglion.core import Episode, Origin, Progress, Weights
+from ganglion.exchange import Broker
 from ganglion.runtime.build import build_agent, build_env
 from ganglion.runtime.explorer import Explorer
 from ganglion.runtime.fleet.advised import Advised, Ask
@@ -79,6 +80,11 @@ class Station:
         logged, faults.logged = faults.logged, []
         told = {"failures": failures, "logged": logged, "rows_lost": faults.rows_lost}
         return self.sender.seal(episodes, {**told, "seconds": perf_counter() - began}, room)
+
+    def walk(self, broker: Broker) -> None:
+        """Hands over one item after the other, until nobody waits for them any more."""
+        while (made := self.item()) is not None and broker.push(*made):
+            pass
 
     def obey(self) -> bool:
         """Takes over newer weights, in lockstep whatever is there; whether it has any."""
