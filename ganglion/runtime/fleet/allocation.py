@@ -23,7 +23,6 @@ from ganglion.runtime.fleet.keeper import Keeper, Kept, begun, command
 LOOK = 0.2  # seconds between two looks at a file
 MEET = 300.0  # seconds for the first node to be there
 GATHER = 120.0  # seconds for the others to join it
-END = 20.0  # seconds for Ray to end
 
 
 class Job(NamedTuple):
@@ -59,6 +58,7 @@ class Node:
         start = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"]
         own = [f"--node-ip-address={here}", f"--num-cpus={self.cpus}", f"--object-store-memory={STORE}"]
         ports = ["--min-worker-port=0", "--max-worker-port=0"]  # any
+        # Slurm tells every process at once to stop: Ray should be there until the run is saved.
         with (self.folder / f"ray-{self.rank}.out").open("ab") as out:
             return Kept([*start, *own, *ports, *words], self.settings(here), out)
 
@@ -173,10 +173,7 @@ def towards(address: str) -> str:
 
 
 def end(process: Kept) -> None:
-    process.terminate()
-    try:
-        process.wait(END)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+    """At once, and all that it started."""
+    process.kill()
+    process.wait()
     process.clear()

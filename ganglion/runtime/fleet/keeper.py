@@ -23,10 +23,10 @@ END_WITH_PARENT = 1  # prctl
 class Kept(subprocess.Popen[bytes]):
     """A process in a session of its own, so that Ctrl-C reaches it once; it is asked to stop when its parent dies."""
 
-    def __init__(self, command: Sequence[str], environ: Mapping[str, str], out: IO[bytes] | None = None) -> None:
-        """`out`: where it writes, if not where its parent does."""
-        own: dict[str, Any] = {"env": dict(environ), "stdout": out, "stderr": out}
-        super().__init__(list(command), start_new_session=True, preexec_fn=with_parent, **own)
+    def __init__(self, command: Sequence[str], environ: Mapping[str, str], deaf: IO[bytes] | None = None) -> None:
+        """`deaf`: where it writes, if not where its parent does; then it, and all it starts, do not hear SIGTERM."""
+        own: dict[str, Any] = {"env": dict(environ), "stdout": deaf, "stderr": deaf}
+        super().__init__(list(command), start_new_session=True, preexec_fn=block if deaf else with_parent, **own)
 
     def clear(self) -> None:
         """Ends what it left behind, processes of Ray's that look only now and then whether they are needed."""
@@ -35,9 +35,14 @@ class Kept(subprocess.Popen[bytes]):
         sweep()
 
 
-def with_parent() -> None:
+def with_parent(number: int = signal.SIGTERM) -> None:
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(END_WITH_PARENT, signal.SIGTERM)
+        ctypes.CDLL(None).prctl(END_WITH_PARENT, number)
+
+
+def block() -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    with_parent(signal.SIGKILL)
 
 
 class Keeper:
