@@ -91,7 +91,11 @@ class Run:
         desk.mkdir(parents=True, exist_ok=True)
         (desk / "config.yaml").write_text(dump(cfg))
         (desk / "run.json").write_text(json.dumps(about(cfg, folder), indent=2) + "\n")
-        run.desk.send()
+        try:
+            run.desk.send()
+        except StoreError as error:  # what could be listed, or is not there at all, and cannot be written
+            run.close()
+            raise UserError(f"run.dir: {error}.") from error
         return run
 
     @classmethod

@@ -377,9 +377,24 @@ def test_two_learners_do_not_share_a_place(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="another process"):
         second[1].begin()
     first[0].explorer.env.close()
-    second[1].looked = None
     second[1].begin()
     second[0].explorer.env.close()
+
+
+def test_a_place_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(UserError, match=r"fleet\.path: Not a directory \(.*/file\)"):
+        trainer("dqn", 100, str(tmp_path / "file"))
+    with pytest.raises(UserError, match=r"fleet\.path: /proc/nowhere cannot be used: No such file"):
+        trainer("dqn", 100, "/proc/nowhere")[1].begin()
+
+
+def test_it_says_that_nobody_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+    monkeypatch.setattr(roster, "ALONE", 0.0)
+    made, fleet = trainer("dqn", 100, str(tmp_path))
+    fleet.pull(0.0)
+    made.explorer.env.close()
+    assert f"no explorer is there. Start one, anywhere: ganglion explore {tmp_path}" in caplog.text
 
 
 def test_storage_never_says_what_is_imported(tmp_path: Path) -> None:
