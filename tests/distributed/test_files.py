@@ -192,11 +192,11 @@ class Guests:
             assert not thread.is_alive()
 
 
-@pytest.mark.parametrize("sort", ["dqn", "ppo"])
-def test_it_learns_and_accounts_for_every_item(sort: str) -> None:
+@pytest.mark.parametrize(("sort", "codec"), [("dqn", "zstd"), ("ppo", "lz4")])
+def test_it_learns_and_accounts_for_every_item(sort: str, codec: str) -> None:
     path = str(memory())
     guests = Guests(path, 2)  # they wait for the run
-    made, fleet = trainer(sort, 1_000, path)
+    made, fleet = trainer(sort, 1_000, path, compress=codec, compress_above=0)
     lags = [log.metrics["lag"] for log in made() if "lag" in log.metrics]
     told = made.explorer.numbers()  # type: ignore[union-attr]
     made.explorer.env.close()
