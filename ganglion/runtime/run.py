@@ -71,8 +71,7 @@ class Run:
         fleet = self.received and self.received.fleet
         if not isinstance(fleet, Coordinator) or not self.cfg.fleet.evaluator:
             return None
-        given, agent = (fleet.brief.config, fleet.brief.modules), self.trainer.learner.agent
-        return Beside(fleet.ray, given, agent, self.cfg.eval.every, lambda: self.trainer.at)
+        return Beside(fleet.ray, fleet.brief, self.trainer.learner.agent, self.cfg.eval.every, lambda: self.trainer.at)
 
     # ------------------------------------------------------------ beginning
 
