@@ -14,7 +14,7 @@ import errno
 import logging
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,7 +25,7 @@ from ganglion.core import Json, Ring, State
 from ganglion.errors import DiskError, UserError
 from ganglion.record import manifest
 from ganglion.record.keeping import CHUNKS, keeper
-from ganglion.record.stores import StoreError, Where, names
+from ganglion.record.stores import StoreError, Where
 from ganglion.record.tensors import TORCH, Form, digest, form, pack, read_into
 
 CHUNK = re.compile(r"[0-9a-f]{32}\.safetensors")
@@ -57,19 +57,23 @@ class Checkpoints:
 
     def save(self, state: State, step: int, meta: Mapping[str, Json]) -> Where:
         """Writes a checkpoint and removes those beyond `keep`. Fails without a change to the ones already there."""
-        with self._all_or_nothing(state):
-            kept = self._save_rings(state)
-            path = self._place(str(step), state, _Body(step, meta, kept))
-        self.kept = kept
-        with _best_effort("old checkpoints could not be removed"):
-            self._prune(step)
-        return path
+        with ExitStack() as after:
+            after.callback(self.keeper.forget)
+            with self._all_or_nothing(state):
+                kept = self._save_rings(state)
+                path = self._place(str(step), state, _Body(step, meta, kept))
+            self.kept = kept
+            with _best_effort("old checkpoints could not be removed"):
+                self._prune(step)
+            return path
 
     def save_best(self, state: State, step: int, meta: Mapping[str, Json]) -> Where:
         """Replaces the best checkpoint, which holds no buffers."""
         state = state._replace(rings={})
-        with self._all_or_nothing(state):
-            return self._place("best", state, _Body(step, meta, {}))
+        with ExitStack() as after:
+            after.callback(self.keeper.forget)
+            with self._all_or_nothing(state):
+                return self._place("best", state, _Body(step, meta, {}))
 
     def newest(self) -> Where | None:
         """The checkpoint with the most steps, or None."""
@@ -78,7 +82,7 @@ class Checkpoints:
 
     def best(self) -> Where | None:
         file = self.keeper.manifest(self.folder / "best")
-        return file.parent if file.exists() else None
+        return file.parent if self.keeper.holds(file) else None
 
     def load(self, path: Where) -> tuple[State, dict[str, Json]]:
         """Reads a checkpoint; the next `save` writes only the blocks that have changed since."""
@@ -118,11 +122,13 @@ class Checkpoints:
             raise
 
     def _check_room(self, state: State) -> None:
+        free = self.keeper.free(self.folder)
+        if free is None:
+            return
         need = sum(_bytes(tensor) for tensor in state.tensors.values())
         for name, ring in state.rings.items():
             need += sum(_bytes(array) for k in self._changed(name, ring) for array in _rows(ring, k).values())
-        free = self.keeper.free(self.folder)
-        if free is not None and need + MARGIN > free:
+        if need + MARGIN > free:
             raise DiskError(
                 f"{self.folder}: a checkpoint needs {size_text(need)} and {size_text(free)} are free. Nothing was "
                 "written. Free some space, or lower save.keep or the size of the buffer."
@@ -131,7 +137,7 @@ class Checkpoints:
     def _changed(self, name: str, ring: Ring) -> Iterator[int]:
         for k, stamp in enumerate(ring.stamps):
             before = self.kept.get(_key(name, ring, k))
-            whole = before is not None and (self.folder / CHUNKS / before.file).exists()
+            whole = before is not None and self.keeper.holds(self.folder / CHUNKS / before.file)
             if stamp and not (before is not None and before.stamp == stamp and whole):
                 yield k
 
@@ -172,7 +178,7 @@ class Checkpoints:
 
     def _steps(self) -> dict[int, Any]:
         steps = {int(name): path for name, path in self.keeper.found(self.folder) if name.isdecimal()}
-        return {step: path for step, path in sorted(steps.items()) if self.keeper.manifest(path).exists()}
+        return {step: path for step, path in sorted(steps.items()) if self.keeper.holds(self.keeper.manifest(path))}
 
     def _prune(self, step: int) -> None:
         """Drops all but the last `keep`, and any ahead of `step`: a run that was taken up earlier has left them."""
@@ -192,7 +198,7 @@ class Checkpoints:
             }
         except UserError:
             return
-        for name in sorted(names(self.folder / CHUNKS)):
+        for name in sorted(self.keeper.names(self.folder / CHUNKS)):
             if CHUNK.fullmatch(name) and name not in used:
                 self.keeper.drop(self.folder / CHUNKS / name)
 

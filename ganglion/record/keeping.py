@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from ganglion.errors import UserError
 from ganglion.record import atomic, manifest
-from ganglion.record.stores import Remote, Where
+from ganglion.record.stores import Remote, Where, names
 from ganglion.record.tensors import digest
 
 MANIFEST, STATE, CHUNKS = "manifest.json", "state.safetensors", "chunks"
@@ -30,6 +30,10 @@ class Keeper(Protocol):
 
     def recover(self, folder: Any) -> None:
         """Finishes or undoes what a crash left in the middle."""
+        ...
+
+    def forget(self) -> None:
+        """A save is over: others may write, too."""
         ...
 
     def ready(self, folder: Any) -> None: ...
@@ -56,6 +60,14 @@ class Keeper(Protocol):
         """The manifest of a checkpoint; a file that is not there where there is no checkpoint."""
         ...
 
+    def names(self, folder: Any) -> list[str]:
+        """What lies in a folder, without what is being written."""
+        ...
+
+    def holds(self, path: Any) -> bool:
+        """Whether a file is there."""
+        ...
+
     def drop(self, path: Any) -> None:
         """Removes a file."""
         ...
@@ -74,6 +86,9 @@ class OnDisk:
     def recover(self, folder: Path) -> None:
         for each in (folder, folder / CHUNKS):
             atomic.recover(each)
+
+    def forget(self) -> None:
+        """Nothing was remembered."""
 
     def ready(self, folder: Path) -> None:
         atomic.disk.make(folder / CHUNKS)
@@ -96,11 +111,17 @@ class OnDisk:
         atomic.place_folder(new, target)
 
     def found(self, folder: Path) -> Iterable[tuple[str, Path]]:
-        names = [path.name.removeprefix(".old-") for path in folder.glob("*")] if folder.exists() else []
-        return [(name, atomic.find_folder(folder / name)) for name in names]
+        found = [path.name.removeprefix(".old-") for path in folder.glob("*")] if folder.exists() else []
+        return [(name, atomic.find_folder(folder / name)) for name in found]
 
     def manifest(self, target: Path) -> Path:
         return atomic.find_folder(target) / MANIFEST
+
+    def names(self, folder: Path) -> list[str]:
+        return names(folder)
+
+    def holds(self, path: Path) -> bool:
+        return path.exists()
 
     def drop(self, path: Path) -> None:
         atomic.disk.drop(path)
@@ -116,13 +137,37 @@ class InStore:
     """A checkpoint is there when its mark is: an empty file, which is put last and cannot be half-written. All else is
     named so that nothing is ever written over: tensors by content, manifests by numbers. The highest mark counts."""
 
+    def __init__(self) -> None:
+        self.seen: dict[str, set[str]] | None = None  # what is there, during a save: every look costs
+
     def state_name(self, checksum: str) -> str:
         return f"state-{checksum}.safetensors"
 
     def recover(self, folder: Remote) -> None:
+        self.seen = folder.tree() if self.seen is None else self.seen
         for name, target in self.found(folder):
             if name.isdecimal() or name == "best":
                 self.tidy(target)
+
+    def forget(self) -> None:
+        self.seen = None
+
+    def names(self, folder: Remote) -> list[str]:
+        return folder.names() if self.seen is None else sorted(self.seen.get(folder.url, ()))
+
+    def holds(self, path: Remote) -> bool:
+        return path.exists() if self.seen is None else path.name in self.seen.get(path.parent.url, ())
+
+    def put(self, path: Remote, parts: Parts) -> None:
+        path.put(parts)
+        if self.seen is not None:
+            self.seen.setdefault(path.parent.url, set()).add(path.name)
+            self.seen.setdefault(path.parent.parent.url, set()).add(path.parent.name)
+
+    def drop(self, path: Remote) -> None:
+        path.unlink()
+        if self.seen is not None:
+            self.seen.get(path.parent.url, set()).discard(path.name)
 
     def ready(self, folder: Remote) -> None:
         """Folders need not be made."""
@@ -131,43 +176,40 @@ class InStore:
         return None
 
     def write_chunk(self, path: Remote, parts: Sequence[bytes | memoryview]) -> None:
-        with suppress(FileNotFoundError):
-            if digest(path.read_bytes()) == path.name.removesuffix(".safetensors").removeprefix("state-"):
-                return  # others may depend on it
-        path.put(parts)
+        own = path.name.removesuffix(".safetensors").removeprefix("state-")
+        if self.holds(path) and digest(path.read_bytes()) == own:
+            return  # others may depend on it
+        self.put(path, parts)
 
     def settle(self, folder: Remote) -> None:
         """What was put stays."""
 
     def place(self, target: Remote, state: tuple[str, Parts], text: bytes) -> None:
-        before = target.names()
+        before = self.names(target)
         number = max([*numbers(before, MARK), *numbers(before, GENERATION)], default=-1) + 1
         self.write_chunk(target / state[0], list(state[1]))
-        (target / generation_name(number)).put([text])
-        (target / mark_name(number)).put([])
+        self.put(target / generation_name(number), [text])
+        self.put(target / mark_name(number), [])
         if before:
             with suppress(OSError):  # `recover` tries again
                 self.tidy(target)
 
     def found(self, folder: Remote) -> Iterable[tuple[str, Remote]]:
-        return [(name, folder / name) for name in folder.names()]
+        return [(name, folder / name) for name in self.names(folder)]
 
     def manifest(self, target: Remote) -> Remote:
-        marks = numbers(target.names(), MARK)
+        marks = numbers(self.names(target), MARK)
         return target / (generation_name(max(marks)) if marks else mark_name(0))
-
-    def drop(self, path: Remote) -> None:
-        path.unlink()
 
     def retire(self, targets: Sequence[Remote]) -> None:
         for target in targets:
-            for number in sorted(numbers(target.names(), MARK)):  # the oldest first: none comes back to life
-                (target / mark_name(number)).unlink()
+            for number in sorted(numbers(self.names(target), MARK)):  # the oldest first: none comes back to life
+                self.drop(target / mark_name(number))
             self.tidy(target)
 
     def tidy(self, target: Remote) -> None:
         """Removes files of ours that the manifest in force does not speak of; none, where it cannot be read."""
-        held = target.names()
+        held = self.names(target)
         ours = {name for name in held if any(kind.fullmatch(name) for kind in (MARK, GENERATION, CONTENT))}
         marks = numbers(held, MARK)
         if marks and len(ours) == PIECES:
@@ -180,7 +222,7 @@ class InStore:
             except UserError:
                 return
         for name in sorted(ours - used):
-            (target / name).unlink()
+            self.drop(target / name)
 
 
 def numbers(held: Iterable[str], kind: re.Pattern[str]) -> list[int]:

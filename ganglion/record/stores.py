@@ -91,6 +91,17 @@ class Remote:
         own = self.fs._strip_protocol(self.url).strip("/")
         return [each.strip("/").rpartition("/")[2] for each in found if each.strip("/") != own]
 
+    def tree(self) -> dict[str, set[str]]:
+        """What lies in it and in each folder below, by URL: one question instead of many."""
+        own = self.fs._strip_protocol(self.url).strip("/")
+        held: dict[str, set[str]] = {}
+        for path in self.ask("list it", lambda: self.fs.find(self.url)):
+            above = self.url
+            for part in path.strip("/").removeprefix(own).strip("/").split("/"):
+                held.setdefault(above, set()).add(part)
+                above = f"{above}/{part}"
+        return held
+
     def clear(self) -> None:
         """Removes all that lies in it."""
         with suppress(FileNotFoundError):

@@ -71,8 +71,7 @@ class Run:
         fleet = self.received and self.received.fleet
         if not isinstance(fleet, Coordinator) or not self.cfg.fleet.evaluator:
             return None
-        given, agent = (fleet.brief.config, fleet.brief.modules), self.trainer.learner.agent
-        return Beside(fleet.ray, given, agent, self.cfg.eval.every, lambda: self.trainer.at)
+        return Beside(fleet.ray, fleet.brief, self.trainer.learner.agent, self.cfg.eval.every, lambda: self.trainer.at)
 
     # ------------------------------------------------------------ beginning
 
@@ -87,7 +86,11 @@ class Run:
         desk.mkdir(parents=True, exist_ok=True)
         (desk / "config.yaml").write_text(dump(cfg))
         (desk / "run.json").write_text(json.dumps(about(cfg, folder), indent=2) + "\n")
-        run.desk.send()
+        try:
+            run.desk.send()
+        except StoreError as error:  # what could be listed, or is not there at all, and cannot be written
+            run.close()
+            raise UserError(f"run.dir: {error}.") from error
         return run
 
     @classmethod

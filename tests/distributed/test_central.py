@@ -97,6 +97,6 @@ def test_what_goes_wrong_in_the_predictor_is_told(monkeypatch: pytest.MonkeyPatc
     made.explorer.env.close()
 
 
-def test_in_lockstep_it_is_refused() -> None:
+def test_where_explorers_have_agents_of_their_own_it_is_refused() -> None:
     with pytest.raises(UserError, match=r"fleet\.inference: central is for run\.mode threads or ray"):
         build(config("dqn", run={"mode": "sync"}))

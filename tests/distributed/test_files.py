@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -191,11 +192,11 @@ class Guests:
             assert not thread.is_alive()
 
 
-@pytest.mark.parametrize("sort", ["dqn", "ppo"])
-def test_it_learns_and_accounts_for_every_item(sort: str) -> None:
+@pytest.mark.parametrize(("sort", "codec"), [("dqn", "zstd"), ("ppo", "lz4")])
+def test_it_learns_and_accounts_for_every_item(sort: str, codec: str) -> None:
     path = str(memory())
     guests = Guests(path, 2)  # they wait for the run
-    made, fleet = trainer(sort, 1_000, path)
+    made, fleet = trainer(sort, 1_000, path, compress=codec, compress_above=0)
     lags = [log.metrics["lag"] for log in made() if "lag" in log.metrics]
     told = made.explorer.numbers()  # type: ignore[union-attr]
     made.explorer.env.close()
@@ -306,6 +307,29 @@ def test_processes_share_a_folder_and_one_of_them_is_killed(
     assert fleet.account.lost == fleet.account.duplicated == 0 and fleet.account.in_flight == 1
 
 
+@pytest.mark.soak
+def test_explorers_are_killed_again_and_again(tmp_path: Path, started: Callable[..., subprocess.Popen[str]]) -> None:
+    """Every 10 s one of three, at random, and another is started: nothing handed over is lost or comes twice."""
+    explorers = [started("explore", str(tmp_path)) for _ in range(3)]
+    made, fleet = trainer("dqn", 10**9, str(tmp_path), explorers=2)
+    draw, began, killed, counts = random.Random(0), monotonic(), 0, list[int]()
+    for _ in made():
+        now = monotonic() - began
+        if fleet.account.received > 3 and now > 10 + 10 * killed and killed < 6:
+            os.kill((victim := explorers.pop(draw.randrange(3))).pid, signal.SIGKILL)
+            assert victim.wait() == -signal.SIGKILL
+            explorers.append(started("explore", str(tmp_path)))
+            killed += 1
+            counts.append(fleet.account.received)
+        if killed == 6 and now > 10 + 10 * killed:
+            break
+    account, updates = fleet.account, made.at.opt_steps
+    made.explorer.env.close()
+    print(f"{killed} killed in {now:.0f} s: {account.line()}, {updates} updates, {len(fleet.roster.begun)} places")
+    assert account.lost == account.duplicated == account.refused == 0 and 0 < account.in_flight <= killed
+    assert all(b > a for a, b in zip(counts, counts[1:])) and account.received > counts[-1]
+
+
 def place_of(process: subprocess.Popen[str]) -> Place | None:
     """The place that an explorer says it has, in its first lines."""
     assert process.stdout is not None
@@ -353,9 +377,24 @@ def test_two_learners_do_not_share_a_place(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="another process"):
         second[1].begin()
     first[0].explorer.env.close()
-    second[1].looked = None
     second[1].begin()
     second[0].explorer.env.close()
+
+
+def test_a_place_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(UserError, match=r"fleet\.path: Not a directory \(.*/file\)"):
+        trainer("dqn", 100, str(tmp_path / "file"))
+    with pytest.raises(UserError, match=r"fleet\.path: /proc/nowhere cannot be used: No such file"):
+        trainer("dqn", 100, "/proc/nowhere")[1].begin()
+
+
+def test_it_says_that_nobody_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+    monkeypatch.setattr(roster, "ALONE", 0.0)
+    made, fleet = trainer("dqn", 100, str(tmp_path))
+    fleet.pull(0.0)
+    made.explorer.env.close()
+    assert f"no explorer is there. Start one, anywhere: ganglion explore {tmp_path}" in caplog.text
 
 
 def test_storage_never_says_what_is_imported(tmp_path: Path) -> None:

@@ -83,12 +83,32 @@ def test_one_is_killed_and_one_stands_still(ray: Any) -> None:
     until(lambda: count() > before + 10)
     os.kill(still, signal.SIGCONT)
     seen = fleet.account.next[("main", 0, 0)]  # type: ignore[index]
+    assert fleet.members[1].home not in (0, fleet.members[1].pid)
+    os.kill(fleet.members[1].home, signal.SIGKILL)  # the actor itself, and its walker with it
+    until(lambda: len(fleet.recoveries) == 2)
+    assert fleet.members[1].incarnation == 2 and fleet.account.restarts == 2
     until(lambda: fleet.account.next[("main", 0, 0)] > seen + 2)  # type: ignore[index]
     fleet.resize(1)
     assert made.explorer.numbers()["fleet/explorers"] == 1  # type: ignore[union-attr]
     made.explorer.env.close()
     assert fleet.account.lost == fleet.account.duplicated == 0
     assert max(fleet.recoveries) < 30  # seconds; on a quiet machine a spare takes over in less than one
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("shared", [True, False])
+def test_the_predictor_may_die(ray: Any, shared: bool) -> None:
+    made, fleet = trainer("ppo", 10**9, explorers=2, spares=0, inference="central", shared=shared)
+    stream, count = made(), lambda: fleet.account.received
+    for wanted in (6, 16):
+        if wanted > 6:
+            os.kill(ray.get(fleet.oracle.pid.remote()), signal.SIGKILL)
+        ends = monotonic() + 60
+        while count() < wanted:
+            next(stream)
+            assert monotonic() < ends
+    made.explorer.env.close()
+    assert fleet.account.lost == fleet.account.duplicated == fleet.account.restarts == 0 and made.at.opt_steps > 0
 
 
 def test_a_run_is_saved_and_continued(ray: Any, tmp_path: Path) -> None:

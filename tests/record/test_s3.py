@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import subprocess
 import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -16,7 +17,7 @@ from ganglion import cli
 from ganglion.core import Origin, Weights
 from ganglion.errors import UserError
 from ganglion.record.checkpoint import Checkpoints, load
-from ganglion.record.stores import Remote, StoreError, located
+from ganglion.record.stores import Remote, located
 from ganglion.runtime.fleet.files import FileBroker
 from ganglion.runtime.run import Run, evaluate
 from tests.equal.runs import config, fingerprint, finish, metrics
@@ -96,10 +97,26 @@ def test_a_run_in_a_bucket_is_one_on_a_disk(bucket: str, tmp_path: Path, capsys:
     assert not (folder / ".lock").exists()
     assert cli.main(["eval", url, "--episodes", "2", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["checkpoint"] == f"{url}/checkpoints/best"
+    assert cli.main(["show", url, "run.seed=7"]) == 0 and "seed: 7" in capsys.readouterr().out
     with pytest.raises(UserError, match=r"run\.dir: s3://.* is there already"):
         Run.create(config("dqn", tmp_path, 400, run={**eager, "dir": url}))
     for path in folder.fs.find(url):
         assert SECRET.encode() not in folder.fs.cat_file(path), path
+
+
+@pytest.mark.soak
+def test_learner_and_explorer_meet_in_a_bucket(bucket: str) -> None:
+    """In two processes, as a user would start them; the second leaves when the run is over."""
+    words = ["train", "cartpole/dqn", "--mode", "files", "--explorers", "1", f"fleet.path={bucket}/meet"]
+    words += [f"run.dir={bucket}/met", "train.budget=1k steps", "eval=never", "log=[jsonl]"]
+    started = [
+        subprocess.Popen([sys.executable, "-m", "ganglion", *each], stdout=subprocess.PIPE, text=True)
+        for each in (words, ["explore", f"{bucket}/meet"])
+    ]
+    told = [process.communicate(timeout=120)[0] for process in started]
+    assert [process.returncode for process in started] == [0, 0], told
+    assert "0 lost, 0 duplicated" in told[0] and told[1].endswith("The run is over.\n")
+    assert evaluate(f"{bucket}/met", 1, 1)["episodes"] == 1
 
 
 # ------------------------------------------------------------ what is refused
@@ -112,8 +129,10 @@ def told(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 
 def test_what_is_not_there_is_named(bucket: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert "is not the folder of a run: it has no config.yaml" in told(["resume", f"{bucket}/nosuch"], capsys)
-    with pytest.raises(StoreError, match="cannot write it"):
-        place("s3://no-such-bucket/x").put([b"x"])
+    text = told(["train", "cartpole/dqn", "run.dir=s3://no-such-bucket/x"], capsys)
+    assert "run.dir: s3://no-such-bucket/x/" in text and "cannot write it" in text
+    words = ["train", "cartpole/dqn", f"run.dir={bucket}/other", "--mode", "files", "fleet.path=s3://no-such-bucket/x"]
+    assert "fleet.path: s3://no-such-bucket/x cannot be used" in told(words, capsys)
 
 
 def test_a_server_that_is_away_is_named(bucket: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,7 +18,7 @@ from ganglion.exchange import Packet
 from ganglion.runtime.fleet.account import Account
 from ganglion.runtime.fleet.cluster import Site, join_ray, leave_ray
 from ganglion.runtime.fleet.folders import make_folder
-from ganglion.runtime.fleet.nursery import Nursery, join_nursery
+from ganglion.runtime.fleet.nursery import Nursery, join_nursery, leave_nursery
 from ganglion.runtime.fleet.outpost import WEIGHTS, Brief, FallenError, Outpost, importable
 from ganglion.runtime.fleet.parcel import pack_weights
 from ganglion.runtime.fleet.segments import Reader, SharedBoard, Slip
@@ -253,7 +253,7 @@ class Coordinator:
             self.ray.kill(actor)
         self.members, self.waiting = {}, []
         if self.nursery is not None:
-            self.nursery.close()
+            leave_nursery(self.nursery)
         if self.own:
             leave_ray()
         shutil.rmtree(Path(self.folder), ignore_errors=True)

@@ -68,11 +68,9 @@ def fitting(learner: Learner, slots: int) -> int:
 
 
 def make_fleet(cfg: RunConfig, lot: Lot) -> Fleet:
+    if cfg.fleet.inference == "central" and cfg.run.mode not in ("threads", "ray"):
+        raise UserError("fleet.inference: central is for run.mode threads or ray.")
     if cfg.run.mode == "sync":
-        if cfg.fleet.inference == "central":
-            raise UserError(
-                "fleet.inference: central is for run.mode threads or ray; in lockstep there is nothing to batch."
-            )
         return Lockstep(cfg, lot)
     if cfg.run.mode == "threads":
         return Threads(cfg, lot, cfg.fleet.queue or 1)  # and one that each explorer holds
