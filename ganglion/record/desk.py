@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ganglion.record.stores import Remote, Where, names
 
-APART = ("checkpoints", "videos")  # not needed to go on, or kept by others
+APART = ("checkpoints", "videos", ".lock")  # kept by others, or not needed to go on
 
 
 class Desk:
@@ -31,12 +31,12 @@ class Desk:
             self._fetch(self.folder, self.path)
 
     def _fetch(self, source: Remote, target: Path) -> None:
-        for name in names(source):
+        for name in set(names(source)) - set(APART):
             if (source / name).exists():
                 target.mkdir(parents=True, exist_ok=True)
                 (target / name).write_bytes((source / name).read_bytes())
                 self.copied[target / name] = changed(target / name)
-            elif name not in APART:
+            else:
                 self._fetch(source / name, target / name)
 
     def send(self) -> None:

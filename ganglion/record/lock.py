@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event, Thread
+from time import monotonic
 from typing import Any
 
 from ganglion.errors import UserError
@@ -73,11 +74,16 @@ class Lease:
         self.beating.start()
 
     def abandoned(self, told: dict[str, Any]) -> bool:
-        """Whether who holds the lock is dead: known at once on the same machine, elsewhere by its silence."""
-        if told.get("where") == here() and isinstance(told.get("pid"), int):
-            return not alive(told["pid"])
-        log.warning("%s: another process may be running this run; waiting %g s for a sign of life", self.folder, STALE)
-        return not self.ended.wait(STALE) and self.read() == told
+        """Whether who holds the lock is dead: known at once on the same machine, otherwise by its silence."""
+        if told.get("where") == here() and isinstance(told.get("pid"), int) and not alive(told["pid"]):
+            return True
+        log.warning("%s: another process may be running this run; a sign of life may take %g s", self.folder, STALE)
+        ends = monotonic() + STALE
+        while monotonic() < ends:
+            self.ended.wait(min(1.0, STALE / 4))
+            if self.read() != told:
+                return False
+        return True
 
     def check(self) -> None:
         """Refuses to go on where another has taken the run over."""

@@ -192,11 +192,11 @@ class Guests:
             assert not thread.is_alive()
 
 
-@pytest.mark.parametrize("sort", ["dqn", "ppo"])
-def test_it_learns_and_accounts_for_every_item(sort: str) -> None:
+@pytest.mark.parametrize(("sort", "codec"), [("dqn", "zstd"), ("ppo", "lz4")])
+def test_it_learns_and_accounts_for_every_item(sort: str, codec: str) -> None:
     path = str(memory())
     guests = Guests(path, 2)  # they wait for the run
-    made, fleet = trainer(sort, 1_000, path)
+    made, fleet = trainer(sort, 1_000, path, compress=codec, compress_above=0)
     lags = [log.metrics["lag"] for log in made() if "lag" in log.metrics]
     told = made.explorer.numbers()  # type: ignore[union-attr]
     made.explorer.env.close()
@@ -377,9 +377,24 @@ def test_two_learners_do_not_share_a_place(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="another process"):
         second[1].begin()
     first[0].explorer.env.close()
-    second[1].looked = None
     second[1].begin()
     second[0].explorer.env.close()
+
+
+def test_a_place_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(UserError, match=r"fleet\.path: Not a directory \(.*/file\)"):
+        trainer("dqn", 100, str(tmp_path / "file"))
+    with pytest.raises(UserError, match=r"fleet\.path: /proc/nowhere cannot be used: No such file"):
+        trainer("dqn", 100, "/proc/nowhere")[1].begin()
+
+
+def test_it_says_that_nobody_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+    monkeypatch.setattr(roster, "ALONE", 0.0)
+    made, fleet = trainer("dqn", 100, str(tmp_path))
+    fleet.pull(0.0)
+    made.explorer.env.close()
+    assert f"no explorer is there. Start one, anywhere: ganglion explore {tmp_path}" in caplog.text
 
 
 def test_storage_never_says_what_is_imported(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from ganglion import cli
 from ganglion.core import Origin, Weights
 from ganglion.errors import UserError
 from ganglion.record.checkpoint import Checkpoints, load
-from ganglion.record.stores import Remote, StoreError, located
+from ganglion.record.stores import Remote, located
 from ganglion.runtime.fleet.files import FileBroker
 from ganglion.runtime.run import Run, evaluate
 from tests.equal.runs import config, fingerprint, finish, metrics
@@ -129,8 +129,10 @@ def told(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 
 def test_what_is_not_there_is_named(bucket: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert "is not the folder of a run: it has no config.yaml" in told(["resume", f"{bucket}/nosuch"], capsys)
-    with pytest.raises(StoreError, match="cannot write it"):
-        place("s3://no-such-bucket/x").put([b"x"])
+    text = told(["train", "cartpole/dqn", "run.dir=s3://no-such-bucket/x"], capsys)
+    assert "run.dir: s3://no-such-bucket/x/" in text and "cannot write it" in text
+    words = ["train", "cartpole/dqn", f"run.dir={bucket}/other", "--mode", "files", "fleet.path=s3://no-such-bucket/x"]
+    assert "fleet.path: s3://no-such-bucket/x cannot be used" in told(words, capsys)
 
 
 def test_a_server_that_is_away_is_named(bucket: str, capsys: pytest.CaptureFixture[str]) -> None:

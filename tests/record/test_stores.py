@@ -201,6 +201,8 @@ def test_a_store_that_refuses_is_told_as_it_is(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_run_in_a_store_is_locked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lock, "SETTLE", 0.0)
+    monkeypatch.setattr(lock, "BEAT", 0.02)
+    monkeypatch.setattr(lock, "STALE", 0.4)
     folder = memory()
     with held(folder) as check:
         check()

@@ -36,6 +36,7 @@ SESSION = "session.json"
 TOKEN = re.compile(r"[0-9a-f]{16}")
 HELLO = re.compile(r"([0-9a-f]{16})\.(\d{1,12})")
 BEATS = 5  # signs of life in the time after which one is missed
+ALONE = 60.0  # seconds without any explorer after which that is said
 LOOK = 0.5  # seconds between two looks at who is there
 
 
@@ -168,20 +169,24 @@ class Files:
         self.broker, self.roster = FileBroker(home, ahead), Roster(home, fleet.explorers, fleet.silence)
         self.account = self.roster.account
         self.looked: float | None = None  # when, at the roster; None before the first time
+        self.alone = 0.0  # since when nobody is there, or when that was said last
         self.lock = ExitStack()
 
     def begin(self) -> None:
         """Says to everyone where the run is; what an earlier learner left is removed."""
         if self.looked is not None:
             return
-        self.looked = 0.0
-        if isinstance(self.folder, Path):
-            self.folder.mkdir(parents=True, exist_ok=True)
-        self.lock.enter_context(held(self.folder))
-        for name in names(self.folder):
-            if TOKEN.fullmatch(name):
-                clear(self.folder / name)
-        write_json(self.folder / SESSION, self.session._asdict())
+        try:
+            if isinstance(self.folder, Path):
+                self.folder.mkdir(parents=True, exist_ok=True)
+            self.lock.enter_context(held(self.folder))
+            for name in names(self.folder):
+                if TOKEN.fullmatch(name):
+                    clear(self.folder / name)
+            write_json(self.folder / SESSION, self.session._asdict())
+        except OSError as error:
+            raise UserError(f"fleet.path: {self.folder} cannot be used: {error.strerror or error}.") from error
+        self.looked, self.alone = 0.0, monotonic()
 
     def pull(self, timeout: float) -> Packet | None:
         self.begin()
@@ -191,10 +196,19 @@ class Files:
                 self.check()
                 self.roster.look()
             self.looked = monotonic()
+            self.call()
         before = self.broker.refused
         packet = self.broker.pull(min(timeout, often))
         self.account.refused += self.broker.refused - before
         return packet
+
+    def call(self) -> None:
+        """Says now and then that nobody is there to explore."""
+        if self.roster.seated:
+            self.alone = monotonic()
+        elif monotonic() - self.alone > ALONE:
+            self.alone = monotonic()
+            log.warning("no explorer is there. Start one, anywhere: ganglion explore %s", self.folder)
 
     def check(self) -> None:
         """Two learners in one place would take each other's items."""

@@ -108,8 +108,8 @@ class Visit:
                         self.beat()
                         if self.lost():
                             self.broker.close()
-                except OSError as error:
-                    log.error("the storage is away for good: %s", error)
+                except (OSError, UserError) as error:
+                    log.error("cannot go on: %s", error)
                     self.broker.close()
 
     def beat(self) -> None:
