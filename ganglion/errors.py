@@ -20,6 +20,10 @@ class DiskError(UserError):
     Exit code 1."""
 
 
+class LearnerLostError(Exception):
+    """One of several learners died: all of them can go on from the newest checkpoint."""
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """' Did you mean X?' when something known is close to `word`, else nothing."""
     close = get_close_matches(word, list(known), n=1, cutoff=0.5)

@@ -23,6 +23,7 @@ def config_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--env", metavar="ID", help="the environment: a gymnasium id, or KIND:ID of another kind")
     parser.add_argument("--mode", metavar="MODE", help="where explorers are: short for run.mode=MODE")
     parser.add_argument("--explorers", metavar="N", help="how many, elsewhere: short for fleet.explorers=N")
+    parser.add_argument("--learners", metavar="N", help="that make each update together: short for fleet.learners=N")
     parser.add_argument("--seeds", type=int, metavar="N", help="N runs, with seeds from run.seed on; trained together")
     import_argument(parser)
 
@@ -46,6 +47,7 @@ def asked_cases(args: argparse.Namespace) -> list[RunConfig]:
     named += [environment(args.env)] if args.env else []
     placed = [f"run.mode={args.mode}"] if args.mode else []
     placed += [f"fleet.explorers={args.explorers}"] if args.explorers else []
+    placed += [f"fleet.learners={args.learners}"] if args.learners else []
     if source is None and not named and not overrides:
         raise UserError("nothing to train. Try: ganglion train cartpole/dqn, or ganglion list zoo")
     found = cases(source, [*named, *placed, *overrides], args.imports)

@@ -96,6 +96,8 @@ class FleetSection(Config):
     """Explorers elsewhere, and what lies between them and the learner; for every `run.mode` but local."""
 
     explorers: int = Field(default=2, ge=1, le=10_000)
+    learners: int = Field(default=1, ge=1, le=1_024)  # that make each update together; also for run.mode local
+    rule: Literal["broadcast", "divide", "first-served", "equal"] = "equal"  # Ray: which learner an item goes to
     queue: int | None = Field(default=None, ge=1, le=100_000)  # items waiting at most, over all; None: one each
     rows: int | None = Field(default=None, ge=1, le=65_536)  # of an item; None: a rollout, or enough for a few updates
     max_lag: int | None = Field(default=None, ge=0)  # updates behind which an item is dropped; None: by the algorithm
@@ -132,6 +134,21 @@ class RunConfig(Config):
     def _target_needs_evaluation(self) -> Self:
         if self.train.target is not None and self.eval.every.unit == "never":
             raise ValueError("train.target needs evaluations: eval.every is 'never'")
+        return self
+
+    @model_validator(mode="after")
+    def _learners_fit(self) -> Self:
+        fleet, mode = self.fleet, self.run.mode
+        if fleet.learners == 1:
+            return self
+        if mode not in ("local", "ray"):
+            raise ValueError(f"fleet.learners: several need run.mode local or ray, not {mode!r}")
+        if mode == "ray" and fleet.rule == "divide" and fleet.explorers < fleet.learners:
+            raise ValueError("fleet.rule: divide needs at least as many fleet.explorers as fleet.learners")
+        if self.run.fast == "graph":
+            raise ValueError(
+                "fleet.learners: several run eagerly or compiled: run.fast should be 'auto', 'eager' or 'compile'"
+            )
         return self
 
     @model_validator(mode="after")

@@ -78,11 +78,7 @@ class Run:
     @classmethod
     def create(cls, cfg: RunConfig) -> Run:
         """A new run in a new folder, on a disk or in a store."""
-        folder = located(cfg.run.dir, "run.dir") if cfg.run.dir else unused(cfg.title)
-        if taken(folder):
-            raise UserError(
-                f"run.dir: {folder} is there already. Choose another, or continue it: ganglion resume {folder}"
-            )
+        folder = new_folder(cfg)
         cfg, why = settled(cfg)
         run = cls(cfg, folder)
         run.why = why
@@ -195,8 +191,7 @@ class Run:
         """Ends what the environments hold: worker processes, windows. The run cannot go on after it."""
         if self.beside:
             self.beside.close()
-        self.trainer.explorer.env.close()
-        self.trainer.evaluator.close()
+        self.trainer.close()
         self.desk.close()
 
     # ------------------------------------------------------------ state
@@ -243,6 +238,14 @@ def settled(cfg: RunConfig) -> tuple[RunConfig, str]:
     if cfg.run.mode == "files":
         why = f"{why} Explorers join with: ganglion explore {cfg.fleet.path}".strip()
     return cfg.model_copy(update={"env": env}), why
+
+
+def new_folder(cfg: RunConfig) -> Where:
+    """Where a new run will be: where nothing is yet."""
+    folder = located(cfg.run.dir, "run.dir") if cfg.run.dir else unused(cfg.title)
+    if taken(folder):
+        raise UserError(f"run.dir: {folder} is there already. Choose another, or continue it: ganglion resume {folder}")
+    return folder
 
 
 def taken(folder: Where) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from ganglion.buffers.frames import WHOLE
@@ -26,14 +28,15 @@ UPDATES = 16  # that an item allows
 LEAST, LED_IN, USUAL = 8, 32, 32  # rows
 
 
-def build_spread(cfg: RunConfig) -> Trainer:
+Make = Callable[[RunConfig, Lot], Fleet]
+
+
+def build_spread(cfg: RunConfig, make: Make | None = None) -> Trainer:
     """A Trainer that has not begun: the same roles, with a Receiver where a local run has its Explorer."""
     torch.set_num_threads(cfg.run.threads)
     check_codec(cfg.fleet.compress)
-    if cfg.run.mode == "ray":
-        if not cfg.fleet.address:
-            begin_nursery()
-        begin_ray(site(cfg))
+    if cfg.run.mode == "ray" and make is None:
+        begin_cluster(cfg)
     cfg = cfg.model_copy(update={"env": light(cfg.env)})
     env = build_env(cfg)
     agent, recipe = build_agent(cfg, env.spec), cfg.algo.recipe()
@@ -41,10 +44,17 @@ def build_spread(cfg: RunConfig) -> Trainer:
     rows = cfg.fleet.rows if cfg.fleet.rows and not learner.buffer.fresh else fitting(learner, env.spec.slots)
     lot = Lot(rows, Codec(cfg.fleet.compress, cfg.fleet.compress_above))
     max_lag = recipe.max_lag if cfg.fleet.max_lag is None else cfg.fleet.max_lag
-    receiver = Receiver(learner, make_fleet(cfg, lot), env, max_lag)
+    receiver = Receiver(learner, (make or make_fleet)(cfg, lot), env, max_lag)
     env.close()
     seed = derive(cfg.run.seed, "eval") if cfg.eval.seed is None else cfg.eval.seed
     return Trainer(receiver, learner, build_evaluator(cfg, agent, cfg.eval.episodes, seed), cfg.train.budget)
+
+
+def begin_cluster(cfg: RunConfig) -> None:
+    """What takes seconds, and needs nothing that is built meanwhile."""
+    if not cfg.fleet.address:
+        begin_nursery()
+    begin_ray(site(cfg))
 
 
 def fitting(learner: Learner, slots: int) -> int:
