@@ -17,6 +17,7 @@ from ganglion.envs.world import World
 from ganglion.nn.stack import joined
 from ganglion.runtime.build import STRIDE, build_env
 from ganglion.runtime.joint import Joint, Lent
+from ganglion.runtime.stints import Stints
 from ganglion.runtime.whole import Phase, Strider, Walked
 
 
@@ -31,6 +32,8 @@ class JointActing:
         self.noise: list[Any] = [None] * joint.count
         self.given: list[Any] = [None] * joint.count
         for k, (agent, explorer) in enumerate(zip(joint.agents, self.explorers, strict=True)):
+            if isinstance(explorer, Stints):
+                explorer.stint = 1  # all act together, step by step
             agent.fast_explore = lambda *_, k=k: self.given[k]
             setattr(explorer.noise, "next", lambda k=k: self.noise[k])  # noqa: B010
 
