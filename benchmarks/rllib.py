@@ -6,7 +6,8 @@
     python -m benchmarks.rllib start --turns 5                 from the command to the first update, beside ray.init
 
 Both sides are warm and take turns A B B A of some seconds; while one is measured the other waits, its explorers with
-it. A ratio above 1 says that Ganglion is faster. Asynchronous PPO is `ppo` with explorers elsewhere and one pass.
+it. A ratio above 1 says that Ganglion is faster; `cpu` is that by processor time, of all processes of a side.
+Asynchronous PPO is `ppo` with explorers elsewhere and one pass.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any
 
 from benchmarks.fleet import first_update, ray_alone
 from benchmarks.peers.install import DEFAULT, ROOT
-from benchmarks.versus import Desk, Worker, compare, machine, median, number
+from benchmarks.versus import Desk, Worker, compare, machine, median, number, spent_by_all
 
 SIZES: dict[str, dict[str, Any]] = {
     "impala-cartpole": {"slots": 16, "horizon": 32, "hidden": [64, 64], "explorers": 2},
@@ -50,7 +51,7 @@ def serve(name: str, more: list[str]) -> None:
     from ganglion.config import load
     from ganglion.runtime.build import build
 
-    desk, made = Desk(), build(load(None, [*settings(name), *more]))
+    desk, made = Desk(spent_by_all), build(load(None, [*settings(name), *more]))
     stream = made()
 
     def go_on(seconds: float) -> float:
@@ -84,7 +85,7 @@ def measure(name: str, args: argparse.Namespace) -> None:
     ours = [sys.executable, "-m", "benchmarks.rllib", "serve", name, *args.ours]
     with Worker("ganglion", ours, AROUND) as a, Worker("rllib", theirs(name, args.peers), AROUND) as b:
         got = compare(a, b, args.seconds, pairs=args.turns)
-    print(f"{name}: {number(got.a)} against {number(got.b)} env steps/s, ratio {got.ratio}", flush=True)
+    print(f"{name}: {number(got.a)} against {number(got.b)} env steps/s, ratio {got.ratio}, cpu {got.cpu}", flush=True)
 
 
 def start(args: argparse.Namespace) -> None:

@@ -5,8 +5,8 @@ It prints a line `ready` once it is warm, reads lines `run <n>`, does n units of
 
     {"seconds": 1.73, "cpu": 1.70, "counts": {"env_steps": 2048, "updates": 32, "samples": 8192}}
 
-`cpu` is the processor time of the worker's own process, all its threads: where others use the machine as well it says
-more than the clock on the wall, and nothing where a worker has processes of its own.
+`cpu` is the processor time of the worker's own process, all its threads, or, where the worker has processes of its own
+and says so, of all of them: where others use the machine as well it says more than the clock on the wall.
 
 They take turns A B B A, so that a load that comes and goes meets both alike. Each neighbouring A and B is a pair; what
 is reported is the geometric mean of the pairs' ratios with a bootstrap 95 % interval. Counts are compared, not trusted.
@@ -72,9 +72,9 @@ class Desk:
     Answers have the real stdout alone: whatever else is printed goes to stderr from now on.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, spent: Callable[[], float] = time.process_time) -> None:
         self._answers = os.fdopen(os.dup(1), "w", buffering=1)
-        self._used = 0.0
+        self._spent, self._used = spent, 0.0
         os.dup2(2, 1)
 
     def ready(self) -> None:
@@ -86,12 +86,28 @@ class Desk:
         verb, _, count = line.strip().partition(" ")
         if line and verb != "run":
             raise ValueError(f"a request is `run <n>`, not {line!r}")
-        self._used = time.process_time()
+        self._used = self._spent()
         return int(count) if line else None
 
     def answer(self, seconds: float, counts: Counts) -> None:
-        told = {"seconds": seconds, "cpu": time.process_time() - self._used, "counts": dict(counts)}
+        told = {"seconds": seconds, "cpu": self._spent() - self._used, "counts": dict(counts)}
         self._answers.write(json.dumps(told) + "\n")
+
+
+def spent_by_all() -> float:
+    """Processor seconds of this process and of all that came from it and live, by /proc."""
+    spent, parents = {}, {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except OSError:  # it has just ended
+            continue
+        pid = int(path.parent.name)
+        parents[pid], spent[pid] = int(fields[1]), int(fields[11]) + int(fields[12])
+    ours = {os.getpid()}
+    while more := {pid for pid, parent in parents.items() if parent in ours} - ours:
+        ours |= more
+    return sum(spent[pid] for pid in ours) / os.sysconf("SC_CLK_TCK")
 
 
 def serve(work: Callable[[int], Counts]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -15,10 +16,23 @@ class EnvError(UserError):
 
 
 class DiskError(UserError):
-    """There was no room for a checkpoint; those already there are whole. A run goes on and tries again. Exit code 1."""
+    """A checkpoint found no room, or its store away; those already there are whole. A run goes on and tries again.
+    Exit code 1."""
+
+
+class LearnerLostError(Exception):
+    """One of several learners died: all of them can go on from the newest checkpoint."""
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """' Did you mean X?' when something known is close to `word`, else nothing."""
     close = get_close_matches(word, list(known), n=1, cutoff=0.5)
     return f" Did you mean {close[0]!r}?" if close else ""
+
+
+def check_url(text: str, setting: str) -> str:
+    """Refuses a password in a URL, without repeating it: URLs are written into configs, logs and lists of processes."""
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*://[^/]*:[^/]*@", text):
+        remedy = "Credentials come from the environment alone, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY."
+        raise UserError(f"{setting}: the URL holds a password, and would be written down with the run. {remedy}")
+    return text

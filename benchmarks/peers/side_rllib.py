@@ -11,7 +11,7 @@ import sys
 import time
 from typing import Any
 
-from benchmarks.versus import Desk
+from benchmarks.versus import Desk, spent_by_all
 
 
 def make_pong(_: Any = None) -> Any:
@@ -34,7 +34,7 @@ def build(algo: str, env: str, size: dict[str, Any]) -> Any:
     from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
     from ray.tune.registry import register_env
 
-    ray.init(num_cpus=8, include_dashboard=False, log_to_driver=False)  # places for actors; the cores are two
+    ray.init("local", num_cpus=8, include_dashboard=False, log_to_driver=False)  # places for actors; the cores are two
     register_env("pong", make_pong)
     net: dict[str, Any] = {"fcnet_hiddens": size["hidden"], "fcnet_activation": "tanh", "vf_share_layers": False}
     if env == "pong":
@@ -66,7 +66,7 @@ def learned(result: dict[str, Any]) -> int:
 
 def main(algo: str, env: str, size: str, *more: str) -> None:
     began = time.time()
-    desk, made = Desk(), build(algo, env, json.loads(size))
+    desk, made = Desk(spent_by_all), build(algo, env, json.loads(size))
     result = made.train()
     while not learned(result):
         result = made.train()

@@ -12,6 +12,7 @@ from ganglion.errors import UserError
 
 if TYPE_CHECKING:
     from ganglion.config import RunConfig
+    from ganglion.record.stores import Where
 
 
 def config_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,6 +23,7 @@ def config_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--env", metavar="ID", help="the environment: a gymnasium id, or KIND:ID of another kind")
     parser.add_argument("--mode", metavar="MODE", help="where explorers are: short for run.mode=MODE")
     parser.add_argument("--explorers", metavar="N", help="how many, elsewhere: short for fleet.explorers=N")
+    parser.add_argument("--learners", metavar="N", help="that make each update together: short for fleet.learners=N")
     parser.add_argument("--seeds", type=int, metavar="N", help="N runs, with seeds from run.seed on; trained together")
     import_argument(parser)
 
@@ -45,6 +47,7 @@ def asked_cases(args: argparse.Namespace) -> list[RunConfig]:
     named += [environment(args.env)] if args.env else []
     placed = [f"run.mode={args.mode}"] if args.mode else []
     placed += [f"fleet.explorers={args.explorers}"] if args.explorers else []
+    placed += [f"fleet.learners={args.learners}"] if args.learners else []
     if source is None and not named and not overrides:
         raise UserError("nothing to train. Try: ganglion train cartpole/dqn, or ganglion list zoo")
     found = cases(source, [*named, *placed, *overrides], args.imports)
@@ -59,7 +62,7 @@ def seeded(configs: list[RunConfig], count: int) -> list[RunConfig]:
 
 
 def one_seed(config: RunConfig, seed: int) -> RunConfig:
-    name, folder = f"{config.title}-seed={seed}", config.run.dir and f"{config.run.dir}/seed={seed}"
+    name, folder = f"{config.title}-seed={seed}", config.run.dir and f"{config.run.dir.rstrip('/')}/seed={seed}"
     run = config.run.model_copy(update={"seed": seed, "name": name[:200], "dir": folder})
     return config.model_copy(update={"run": run})
 
@@ -83,11 +86,22 @@ def environment(name: str) -> str:
     return f"env={{kind: gym, id: {json.dumps(name)}}}"  # JSON's quotes are YAML's
 
 
-def existing(folder: str) -> Path:
-    """The folder of a run, checked."""
-    path = Path(folder)
-    if not isfile(path / "config.yaml"):
-        near = sorted(p.parent.name for p in path.parent.glob("*/config.yaml"))[-3:] if path.parent.is_dir() else []
+def existing(folder: str) -> Where:
+    """The folder of a run, checked: on a disk, or in a store by URL."""
+    from ganglion.record.stores import Remote, located, reached
+
+    path = located(folder, "RUN")
+    if isinstance(path, Remote):
+        there = (reached(path, "RUN") / "config.yaml").exists()
+    else:
+        there = isfile(path / "config.yaml")
+    if not there:
+        near = sorted(p.parent.name for p in siblings(path))[-3:]
         hint = f" There are: {', '.join(str(path.parent / name) for name in near)}." if near else ""
         raise UserError(f"{folder} is not the folder of a run: it has no config.yaml.{hint}")
     return path
+
+
+def siblings(path: Where) -> list[Path]:
+    """Configs of runs beside a folder; those of a store are not looked for."""
+    return list(path.parent.glob("*/config.yaml")) if isinstance(path, Path) and path.parent.is_dir() else []

@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING
 
 from ganglion.cli.text import complain, say, table
 from ganglion.core import Stop
-from ganglion.errors import UserError
+from ganglion.errors import LearnerLostError, UserError
 
 if TYPE_CHECKING:
     from ganglion.runtime.run import Run
+
+
+FUTILE = 5  # deaths of a learner, without a checkpoint between, that end a run
 
 
 class Asked:
@@ -42,7 +45,23 @@ def listening() -> Iterator[Asked]:
 
 
 def drive(run: Run, imports: Sequence[str] = ()) -> int:
-    """Runs the stream; 0 when the run is finished, 130 or 143 when it was interrupted and saved, 1 on a full disk."""
+    """Runs the stream; 0 when the run is finished, 130 or 143 when it was interrupted and saved, 1 on a full disk.
+    Where one of several learners dies, all start again from the newest checkpoint."""
+    futile, at = 0, ""
+    while True:
+        try:
+            return drive_once(run, imports)
+        except LearnerLostError as lost:
+            newest = run.checkpoints.newest()
+            saved = newest.name if newest else "the beginning"
+            futile, at = (futile + 1, at) if saved == at else (1, saved)
+            if futile >= FUTILE:
+                raise UserError(f"fleet.learners: {lost}, {FUTILE} times without a checkpoint between.") from lost
+            complain(f"{lost}: all learners start again from {saved}")
+            run = type(run).open(run.folder)
+
+
+def drive_once(run: Run, imports: Sequence[str]) -> int:
     flags = "".join(f" --import {module}" for module in imports)
     resume = f"ganglion resume {shlex.quote(str(run.folder))}{flags}"
     say(f"Run in {run.folder}. Ctrl-C saves and stops.", *([run.why] if run.why else []))

@@ -6,13 +6,15 @@ import argparse
 from typing import NoReturn
 
 from ganglion import __version__
-from ganglion.cli import bench, check, evaluate, listing, play, replay, resume, show, train
+from ganglion.cli import bench, check, evaluate, explore, launch, listing, play, replay, resume, show, train
 from ganglion.cli.text import say
 from ganglion.errors import UserError, nearest
 
 COMMANDS = {
     "train": train,
     "resume": resume,
+    "launch": launch,
+    "explore": explore,
     "eval": evaluate,
     "play": play,
     "replay": replay,
@@ -29,7 +31,10 @@ examples:
   ganglion train cartpole/ppo --seeds 16            16 runs as one batched model: mean and 95 % interval
   ganglion train --algo ppo --env CartPole-v1 train.budget="100k steps"
   ganglion train my.yaml --import my_module         names registered by your own code
+  ganglion train cartpole/ppo --mode ray --explorers 8 --learners 2
+  ganglion launch local cartpole/ppo --restarts 10  resumed when it is killed; also: launch slurm
   ganglion resume runs/cartpole-dqn-20260101-120000
+  ganglion explore /shared/fleet                    for a run with --mode files fleet.path=/shared/fleet
   ganglion eval runs/cartpole-dqn-20260101-120000 --episodes 100 --json
   ganglion play runs/cartpole-dqn-20260101-120000 --out cartpole.gif
   ganglion replay runs/cartpole-dqn-20260101-120000 3-17    an episode whose environment failed, again

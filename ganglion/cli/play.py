@@ -37,7 +37,8 @@ def run(args: argparse.Namespace) -> int:
     for name in ("episodes", "frames", "fps"):
         if getattr(args, name) < 1:
             raise UserError(f"--{name} should be 1 or more, got {getattr(args, name)}.")
-    out = Path(args.out) if args.out else folder / "videos" / f"{args.which}-{args.seed}.gif"
+    videos = folder / "videos" if isinstance(folder, Path) else Path(f"videos/{folder.name}")
+    out = Path(args.out) if args.out else videos / f"{args.which}-{args.seed}.gif"
     if not args.window and out.suffix not in (".gif", ".mp4"):
         raise UserError(f"--out should end in .gif or .mp4, got {str(out)!r}.")
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")

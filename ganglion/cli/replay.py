@@ -10,12 +10,12 @@ import argparse
 import faulthandler
 import json
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from ganglion.cli.asked import existing, import_argument, run_argument
 from ganglion.cli.text import say, table
 from ganglion.errors import UserError, nearest
+from ganglion.record.stores import Where, names
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,10 +26,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     folder = existing(args.folder)
-    files = [path for sort in ("episodes", "failures") for path in sorted((folder / sort).glob("*.json"))]
-    logged = {path.stem: path for path in files}
+    files = [folder / sort / name for sort in ("episodes", "failures") for name in sorted(names(folder / sort))]
+    logged = {path.name.removesuffix(".json"): path for path in files if path.name.endswith(".json")}
     if args.episode is None:
-        rows = [listed(json.loads(path.read_text(encoding="utf-8"))) for path in logged.values()]
+        rows = [listed(json.loads(path.read_text("utf-8"))) for path in logged.values()]
         say(*(table(rows) or [f"No environment has failed in {folder}, and no other episode was logged."]))
         return 0
     if args.episode not in logged:
@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
 
     for module in args.imports:
         import_module(module)
-    return again(folder, json.loads(logged[args.episode].read_text(encoding="utf-8")))
+    return again(folder, json.loads(logged[args.episode].read_text("utf-8")))
 
 
 def listed(told: dict[str, Any]) -> tuple[str, ...]:
@@ -48,7 +48,7 @@ def listed(told: dict[str, Any]) -> tuple[str, ...]:
     return told["name"], told["kind"], step, what
 
 
-def again(folder: Path, told: dict[str, Any]) -> int:
+def again(folder: Where, told: dict[str, Any]) -> int:
     """Replays in this process, so that a debugger can follow."""
     if told["actions"] is None:
         raise UserError(f"{told['name']} cannot be replayed: its actions were not kept.")

@@ -7,11 +7,19 @@ ganglion show runs/cartpole-dqn-20260101-120000        the config of a run
 from __future__ import annotations
 
 import argparse
+import re
 from os.path import isfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ganglion.cli.asked import asked_cases, config_arguments
+from ganglion.cli.asked import asked_cases, config_arguments, existing
 from ganglion.cli.text import say
+
+if TYPE_CHECKING:
+    from ganglion.config import RunConfig
+
+
+URL = re.compile(r"[A-Za-z0-9+.-]+://")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,10 +29,17 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.words and isfile(Path(args.words[0]) / "config.yaml"):
         args.words[0] = str(Path(args.words[0]) / "config.yaml")
-    configs = asked_cases(args)
+    configs = stored(args.words) if args.words and URL.match(args.words[0]) else asked_cases(args)
     from ganglion.config import dump
 
     for number, config in enumerate(configs, 1):
         case = [f"# {number} of {len(configs)}: {config.title}"] if len(configs) > 1 else []
         say(*case, dump(config).rstrip("\n"))
     return 0
+
+
+def stored(words: list[str]) -> list[RunConfig]:
+    """The config of a run by URL."""
+    from ganglion.runtime.run import load_config
+
+    return [load_config(existing(words[0]), words[1:])]

@@ -31,9 +31,10 @@ def begin_early(args: argparse.Namespace) -> None:
         from ganglion.runtime.fleet.cluster import Site, begin_ray
         from ganglion.runtime.fleet.nursery import begin_nursery
 
-        explorers = args.explorers if args.explorers and args.explorers.isdecimal() else "2"
+        counts = [(args.explorers, 2), (args.learners, 1)]
+        explorers, learners = (int(said) if said and said.isdecimal() else usual for said, usual in counts)
         begin_nursery()
-        begin_ray(Site(processes=int(explorers)))
+        begin_ray(Site(processes=explorers + learners - 1))
 
 
 def run(args: argparse.Namespace) -> int:

@@ -185,7 +185,7 @@ def _case(raw: Mapping[str, Any], chosen: Mapping[str, Any], number: int, where:
     suffix = ",".join(parts if len(parts) == len(chosen) else [f"case={number}", *parts])
     _set(case, "run.name", _safe(f"{config.title}-{suffix}"))
     if config.run.dir is not None:
-        _set(case, "run.dir", str(Path(config.run.dir) / _safe(suffix)))
+        _set(case, "run.dir", f"{config.run.dir.rstrip('/')}/{_safe(suffix)}")
     return resolve(case, where)
 
 

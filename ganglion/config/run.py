@@ -9,6 +9,7 @@ from pydantic import Field, field_validator, model_validator
 
 from ganglion.config.model import AlgoConfig, Config, EnvConfig, WriterConfig
 from ganglion.config.values import Count, Every, every
+from ganglion.errors import check_url
 
 
 class TrainSection(Config):
@@ -64,12 +65,17 @@ class RunSection(Config):
 
     seed: int = Field(default=0, ge=0, lt=2**31)
     device: str = "auto"  # auto, cpu, cuda or cuda:N
-    mode: Literal["local", "sync", "threads", "ray"] = "local"  # where explorers are
-    dir: str | None = Field(default=None, min_length=1, max_length=4096)  # None: runs/<name>-<time>
+    mode: Literal["local", "sync", "threads", "ray", "files"] = "local"  # where explorers are
+    dir: str | None = Field(default=None, min_length=1, max_length=4096)  # a folder or URL; None: runs/<name>-<time>
     name: str | None = None
     threads: int = Field(default=1, ge=1, le=1024)
     fast: Literal["auto", "eager", "compile", "graph"] = "auto"  # how act and learn are run
     swap: int = Field(default=5_000, ge=1)  # the opt step at which `auto` goes over to compiled functions
+
+    @field_validator("dir")
+    @classmethod
+    def _no_secret(cls, where: str | None) -> str | None:
+        return where and check_url(where, "run.dir")
 
     @field_validator("device")
     @classmethod
@@ -90,6 +96,8 @@ class FleetSection(Config):
     """Explorers elsewhere, and what lies between them and the learner; for every `run.mode` but local."""
 
     explorers: int = Field(default=2, ge=1, le=10_000)
+    learners: int = Field(default=1, ge=1, le=1_024)  # that make each update together; also for run.mode local
+    rule: Literal["broadcast", "divide", "first-served", "equal"] = "equal"  # Ray: which learner an item goes to
     queue: int | None = Field(default=None, ge=1, le=100_000)  # items waiting at most, over all; None: one each
     rows: int | None = Field(default=None, ge=1, le=65_536)  # of an item; None: a rollout, or enough for a few updates
     max_lag: int | None = Field(default=None, ge=0)  # updates behind which an item is dropped; None: by the algorithm
@@ -99,8 +107,15 @@ class FleetSection(Config):
     spares: int = Field(default=1, ge=0, le=1_000)  # actors that stand by to replace one that died
     address: str | None = Field(default=None, min_length=1, max_length=255)  # of a Ray cluster to join; None: a new one
     host: str = Field(default="127.0.0.1", min_length=1, max_length=255)  # that a new one listens on
+    path: str | None = Field(default=None, min_length=1, max_length=4096)  # files: the folder or URL where all meet
+    silence: float = Field(default=10.0, ge=0.5, le=86_400)  # files: seconds without a sign of life that free a place
     compress: Literal["none", "zlib", "lz4", "zstd"] = "none"
     compress_above: Count = Field(default=1_048_576, ge=0)  # bytes
+
+    @field_validator("path")
+    @classmethod
+    def _no_secret(cls, where: str | None) -> str | None:
+        return where and check_url(where, "fleet.path")
 
 
 class RunConfig(Config):
@@ -119,6 +134,27 @@ class RunConfig(Config):
     def _target_needs_evaluation(self) -> Self:
         if self.train.target is not None and self.eval.every.unit == "never":
             raise ValueError("train.target needs evaluations: eval.every is 'never'")
+        return self
+
+    @model_validator(mode="after")
+    def _learners_fit(self) -> Self:
+        fleet, mode = self.fleet, self.run.mode
+        if fleet.learners == 1:
+            return self
+        if mode not in ("local", "ray"):
+            raise ValueError(f"fleet.learners: several need run.mode local or ray, not {mode!r}")
+        if mode == "ray" and fleet.rule == "divide" and fleet.explorers < fleet.learners:
+            raise ValueError("fleet.rule: divide needs at least as many fleet.explorers as fleet.learners")
+        if self.run.fast == "graph":
+            raise ValueError(
+                "fleet.learners: several run eagerly or compiled: run.fast should be 'auto', 'eager' or 'compile'"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _files_need_a_path(self) -> Self:
+        if self.run.mode == "files" and self.fleet.path is None:
+            raise ValueError("run.mode 'files' needs fleet.path: a folder or URL that learner and explorers see")
         return self
 
     @property

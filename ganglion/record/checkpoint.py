@@ -4,7 +4,7 @@
     checkpoints/best/          the same, without buffers
     checkpoints/chunks/        blocks of buffers, named by content and shared by all checkpoints
 
-A folder that bears its name is whole: it was written under another one, synced and renamed. Chunks are written before
+How a checkpoint becomes whole on a disk or in a store is in keeping.py. Chunks are written before
 any manifest names them and removed after the last manifest that named them is gone.
 """
 
@@ -14,9 +14,8 @@ import errno
 import logging
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
-from pathlib import Path
-from typing import NamedTuple
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -24,10 +23,11 @@ from torch import Tensor
 
 from ganglion.core import Json, Ring, State
 from ganglion.errors import DiskError, UserError
-from ganglion.record import atomic, manifest
+from ganglion.record import manifest
+from ganglion.record.keeping import CHUNKS, keeper
+from ganglion.record.stores import StoreError, Where
 from ganglion.record.tensors import TORCH, Form, digest, form, pack, read_into
 
-MANIFEST, STATE, CHUNKS = "manifest.json", "state.safetensors", "chunks"
 CHUNK = re.compile(r"[0-9a-f]{32}\.safetensors")
 MARGIN = 1 << 20  # bytes left free beside what a save writes
 
@@ -48,43 +48,47 @@ Kept = dict[tuple[str, int, int, int], Chunk]  # by ring, rows, block and positi
 class Checkpoints:
     """The checkpoints of one run: the last `keep`, and the best."""
 
-    def __init__(self, folder: Path, keep: int) -> None:
+    def __init__(self, folder: Where, keep: int) -> None:
         if keep < 1:
             raise UserError(f"save.keep: {keep} is out of range; at least 1 checkpoint is kept.")
-        self.folder = folder
+        self.folder, self.keeper = folder, keeper(folder)
         self.keep = keep
         self.kept: Kept = {}  # what the newest checkpoint refers to
 
-    def save(self, state: State, step: int, meta: Mapping[str, Json]) -> Path:
+    def save(self, state: State, step: int, meta: Mapping[str, Json]) -> Where:
         """Writes a checkpoint and removes those beyond `keep`. Fails without a change to the ones already there."""
-        with self._all_or_nothing(state):
-            kept = self._save_rings(state)
-            path = self._place(str(step), state, _Body(step, meta, kept))
-        self.kept = kept
-        with _best_effort("old checkpoints could not be removed"):
-            self._prune(step)
-        return path
+        with ExitStack() as after:
+            after.callback(self.keeper.forget)
+            with self._all_or_nothing(state):
+                kept = self._save_rings(state)
+                path = self._place(str(step), state, _Body(step, meta, kept))
+            self.kept = kept
+            with _best_effort("old checkpoints could not be removed"):
+                self._prune(step)
+            return path
 
-    def save_best(self, state: State, step: int, meta: Mapping[str, Json]) -> Path:
+    def save_best(self, state: State, step: int, meta: Mapping[str, Json]) -> Where:
         """Replaces the best checkpoint, which holds no buffers."""
         state = state._replace(rings={})
-        with self._all_or_nothing(state):
-            return self._place("best", state, _Body(step, meta, {}))
+        with ExitStack() as after:
+            after.callback(self.keeper.forget)
+            with self._all_or_nothing(state):
+                return self._place("best", state, _Body(step, meta, {}))
 
-    def newest(self) -> Path | None:
+    def newest(self) -> Where | None:
         """The checkpoint with the most steps, or None."""
         steps = self._steps()
         return steps[max(steps)] if steps else None
 
-    def best(self) -> Path | None:
-        path = atomic.find_folder(self.folder / "best")
-        return path if (path / MANIFEST).exists() else None
+    def best(self) -> Where | None:
+        file = self.keeper.manifest(self.folder / "best")
+        return file.parent if self.keeper.holds(file) else None
 
-    def load(self, path: Path) -> tuple[State, dict[str, Json]]:
+    def load(self, path: Where) -> tuple[State, dict[str, Json]]:
         """Reads a checkpoint; the next `save` writes only the blocks that have changed since."""
         state, meta = load(path)
         ours = path.parent.resolve() == self.folder.resolve()
-        self.kept = _kept(manifest.read(atomic.find_folder(path) / MANIFEST)) if ours else {}
+        self.kept = _kept(manifest.read(self.keeper.manifest(path))) if ours else {}
         return state, meta
 
     def estimate(self, state: State, rows: int = 0) -> int:
@@ -100,18 +104,17 @@ class Checkpoints:
 
     @contextmanager
     def _all_or_nothing(self, state: State) -> Iterator[None]:
-        for folder in (self.folder, self.folder / CHUNKS):
-            atomic.recover(folder)
-        self._check_room(state)
         try:
-            atomic.disk.make(self.folder / CHUNKS)
-            atomic.disk.sync(self.folder)
+            self.keeper.recover(self.folder)
+            self._check_room(state)
+            self.keeper.ready(self.folder)
             yield
         except OSError as error:
             with suppress(OSError):
-                for folder in (self.folder, self.folder / CHUNKS):
-                    atomic.recover(folder)
+                self.keeper.recover(self.folder)
                 self._sweep()
+            if isinstance(error, StoreError):
+                raise DiskError(f"{error}. The checkpoint was not written; those already there are intact.") from error
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise DiskError(
                     f"{self.folder}: the disk is full. The checkpoint was not written; those already there are intact."
@@ -119,10 +122,12 @@ class Checkpoints:
             raise
 
     def _check_room(self, state: State) -> None:
+        free = self.keeper.free(self.folder)
+        if free is None:
+            return
         need = sum(_bytes(tensor) for tensor in state.tensors.values())
         for name, ring in state.rings.items():
             need += sum(_bytes(array) for k in self._changed(name, ring) for array in _rows(ring, k).values())
-        free = atomic.disk.free(self.folder)
         if need + MARGIN > free:
             raise DiskError(
                 f"{self.folder}: a checkpoint needs {size_text(need)} and {size_text(free)} are free. Nothing was "
@@ -132,7 +137,7 @@ class Checkpoints:
     def _changed(self, name: str, ring: Ring) -> Iterator[int]:
         for k, stamp in enumerate(ring.stamps):
             before = self.kept.get(_key(name, ring, k))
-            whole = before is not None and (self.folder / CHUNKS / before.file).exists()
+            whole = before is not None and self.keeper.holds(self.folder / CHUNKS / before.file)
             if stamp and not (before is not None and before.stamp == stamp and whole):
                 yield k
 
@@ -146,51 +151,42 @@ class Checkpoints:
                     packed = pack(_rows(ring, k))
                     chunk = Chunk(stamp, f"{digest(*packed.parts)}.safetensors", packed.checksums)
                     if chunk.file not in written:
-                        atomic.write_file(self.folder / CHUNKS / chunk.file, packed.parts)
+                        self.keeper.write_chunk(self.folder / CHUNKS / chunk.file, packed.parts)
                     written[chunk.file] = kept[_key(name, ring, k)] = chunk
                 elif stamp:
                     kept[_key(name, ring, k)] = self.kept[_key(name, ring, k)]
         if written:
-            atomic.disk.sync(self.folder / CHUNKS)
+            self.keeper.settle(self.folder / CHUNKS)
         return kept
 
-    def _place(self, name: str, state: State, body: _Body) -> Path:
-        """Writes the folder beside its place, then puts it there."""
-        new, target = self.folder / f".new-{name}", self.folder / name
+    def _place(self, name: str, state: State, body: _Body) -> Where:
         packed = pack(state.tensors)
+        checksum = digest(*packed.parts)
+        file = self.keeper.state_name(checksum)
         entries = {
             "step": body.step,
             "meta": {key: manifest.encode(value, key) for key, value in body.meta.items()},
-            "files": {STATE: {"size": packed.size, "checksum": digest(*packed.parts)}},
+            "files": {file: {"size": packed.size, "checksum": checksum}},
             "tensors": {key: [*form(key, tensor), packed.checksums[key]] for key, tensor in state.tensors.items()},
             "scalars": {key: manifest.encode(value, key) for key, value in state.scalars.items()},
             "rings": {key: _describe(key, ring, body.kept) for key, ring in state.rings.items()},
         }
-        text = manifest.dumps(entries)
-        atomic.disk.make(new)
-        atomic.disk.write(new / STATE, packed.parts)
-        atomic.disk.write(new / MANIFEST, [text])
-        atomic.place_folder(new, target)
-        return target
+        self.keeper.place(self.folder / name, (file, packed.parts), manifest.dumps(entries))
+        return self.folder / name
 
     # -------------------------------------------------------- after a save
 
-    def _steps(self) -> dict[int, Path]:
-        names = [path.name.removeprefix(".old-") for path in self.folder.glob("*")] if self.folder.exists() else []
-        steps = {int(name): atomic.find_folder(self.folder / name) for name in names if name.isdecimal()}
-        return {step: path for step, path in sorted(steps.items()) if (path / MANIFEST).exists()}
+    def _steps(self) -> dict[int, Any]:
+        steps = {int(name): path for name, path in self.keeper.found(self.folder) if name.isdecimal()}
+        return {step: path for step, path in sorted(steps.items()) if self.keeper.holds(self.keeper.manifest(path))}
 
     def _prune(self, step: int) -> None:
         """Drops all but the last `keep`, and any ahead of `step`: a run that was taken up earlier has left them."""
         steps = self._steps()
         past = [each for each in steps if each <= step]
-        unwanted = set(steps) - set(past[-self.keep :])
-        for each in unwanted:
-            atomic.disk.move(steps[each], self.folder / f".gone-{each}")
-        if unwanted:
-            atomic.disk.sync(self.folder)  # before any chunk goes
+        self.keeper.retire([steps[each] for each in sorted(set(steps) - set(past[-self.keep :]))])
         self._sweep()
-        atomic.recover(self.folder)
+        self.keeper.recover(self.folder)
 
     def _sweep(self) -> None:
         """Removes chunks that no checkpoint refers to; none, while a manifest cannot be read."""
@@ -198,13 +194,13 @@ class Checkpoints:
             used = {
                 chunk.file
                 for path in self._steps().values()
-                for chunk in _kept(manifest.read(path / MANIFEST)).values()
+                for chunk in _kept(manifest.read(self.keeper.manifest(path))).values()
             }
         except UserError:
             return
-        for path in sorted((self.folder / CHUNKS).glob("*.safetensors")):
-            if CHUNK.fullmatch(path.name) and path.name not in used:
-                atomic.disk.drop(path)
+        for name in sorted(self.keeper.names(self.folder / CHUNKS)):
+            if CHUNK.fullmatch(name) and name not in used:
+                self.keeper.drop(self.folder / CHUNKS / name)
 
 
 class _Body(NamedTuple):
@@ -213,26 +209,27 @@ class _Body(NamedTuple):
     kept: Kept
 
 
-def load(path: Path) -> tuple[State, dict[str, Json]]:
+def load(path: Where) -> tuple[State, dict[str, Json]]:
     """The state and meta of a checkpoint, with every byte checked."""
-    path = atomic.find_folder(path)
-    body = manifest.read(path / MANIFEST)
+    file = keeper(path).manifest(path)
+    body = manifest.read(file)
+    (written,) = body["files"]
     tensors = {name: torch.empty(shape, dtype=TORCH[dtype]) for name, (dtype, shape, _) in body["tensors"].items()}
-    read_into(path / STATE, tensors, {name: checksum for name, (_, _, checksum) in body["tensors"].items()})
-    rings = {name: _load_ring(path.parent / CHUNKS, name, entry) for name, entry in body["rings"].items()}
+    read_into(file.parent / written, tensors, {name: checksum for name, (_, _, checksum) in body["tensors"].items()})
+    rings = {name: _load_ring(file.parent.parent / CHUNKS, name, entry) for name, entry in body["rings"].items()}
     return State(tensors, _decoded(body["scalars"]), rings), _decoded(body["meta"])
 
 
-def read_meta(path: Path) -> dict[str, Json]:
+def read_meta(path: Where) -> dict[str, Json]:
     """The meta of a checkpoint and nothing else."""
-    return _decoded(manifest.read(atomic.find_folder(path) / MANIFEST)["meta"])
+    return _decoded(manifest.read(keeper(path).manifest(path))["meta"])
 
 
 def _decoded(entries: Mapping[str, Json]) -> dict[str, Json]:
     return {name: manifest.decode(value) for name, value in entries.items()}
 
 
-def _load_ring(chunks: Path, name: str, entry: Json) -> Ring:
+def _load_ring(chunks: Where, name: str, entry: Json) -> Ring:
     arrays = {key: _zeros(Form(*kind)) for key, kind in entry["arrays"].items()}
     ring = Ring(arrays, entry["block"], tuple(entry["stamps"]))
     for k, chunk in enumerate(entry["chunks"]):

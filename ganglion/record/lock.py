@@ -2,27 +2,134 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import json
+import logging
+import os
+import secrets
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Event, Thread
+from time import monotonic
+from typing import Any
 
 from ganglion.errors import UserError
+from ganglion.record.stores import Remote, Where
 
 try:
     import fcntl
 except ImportError:  # not on Windows, where runs are not guarded
     fcntl = None  # type: ignore[assignment]
 
+log = logging.getLogger(__name__)
+FILE = ".lock"
+BEAT = 5.0  # seconds between two signs of life of who holds a lock in a store
+STALE = 20.0  # seconds without one after which it is taken over
+SETTLE = 0.3  # seconds after which of two who came at once the later one is seen by both
+
 
 @contextmanager
-def held(folder: Path) -> Iterator[None]:
-    """Holds the folder's lock; the system lets go of it however the process ends."""
-    with (folder / ".lock").open("w") as file:
+def held(folder: Where) -> Iterator[Callable[[], None]]:
+    """Holds the folder's lock, and gives what checks that it still does. On a disk the system lets go of it however the
+    process ends; in a store it is a file with signs of life, taken over from who gives none."""
+    if isinstance(folder, Remote):
+        lease = Lease(folder)
+        lease.take()
+        try:
+            yield lease.check
+        finally:
+            lease.leave()
+        return
+    with (folder / FILE).open("w") as file:
         if fcntl is not None:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                raise UserError(
-                    f"{folder}: another process is running this run. Wait for it, or stop it first."
-                ) from None
-        yield
+                raise refusal(folder, "another process") from None
+        yield lambda: None
+
+
+def refusal(folder: Where, who: str) -> UserError:
+    return UserError(f"{folder}: {who} is running this run. Wait for it, or stop it first.")
+
+
+class Lease:
+    """A lock where there is only a store: a file that says who holds it, written anew every few seconds."""
+
+    def __init__(self, folder: Remote) -> None:
+        self.folder, self.file = folder, folder / FILE
+        self.own = {"owner": secrets.token_hex(8), "host": socket.gethostname(), "pid": os.getpid(), "where": here()}
+        self.count = 0
+        self.ended = Event()
+        self.beating = Thread(target=self.live, daemon=True, name="lock")
+
+    def take(self) -> None:
+        told = self.read()
+        if told is not None and not self.abandoned(told):
+            raise refusal(self.folder, f"process {told.get('pid')} of {told.get('host')}")
+        self.write()
+        self.ended.wait(SETTLE)
+        self.check()
+        self.beating.start()
+
+    def abandoned(self, told: dict[str, Any]) -> bool:
+        """Whether who holds the lock is dead: known at once on the same machine, otherwise by its silence."""
+        if told.get("where") == here() and isinstance(told.get("pid"), int) and not alive(told["pid"]):
+            return True
+        log.warning("%s: another process may be running this run; a sign of life may take %g s", self.folder, STALE)
+        ends = monotonic() + STALE
+        while monotonic() < ends:
+            self.ended.wait(min(1.0, STALE / 4))
+            if self.read() != told:
+                return False
+        return True
+
+    def check(self) -> None:
+        """Refuses to go on where another has taken the run over."""
+        told = self.read()
+        if told is not None and told.get("owner") != self.own["owner"]:
+            raise refusal(self.folder, f"process {told.get('pid')} of {told.get('host')} has taken over, and")
+
+    def live(self) -> None:
+        while not self.ended.wait(BEAT):
+            with suppress(OSError, UserError):  # a store that is away; who must not write is told when it saves
+                self.check()
+                self.write()
+
+    def leave(self) -> None:
+        self.ended.set()
+        if self.beating.is_alive():
+            self.beating.join()
+        with suppress(OSError, UserError):
+            self.check()
+            self.file.unlink()
+
+    def write(self) -> None:
+        self.count += 1
+        self.file.put([json.dumps({**self.own, "count": self.count}).encode()])
+
+    def read(self) -> dict[str, Any] | None:
+        try:
+            told = json.loads(self.file.read_bytes())
+        except (FileNotFoundError, ValueError):
+            return None
+        return told if isinstance(told, dict) else None
+
+
+def here() -> str:
+    """The machine since it was started, and its own table of processes: there a process's number says which it is."""
+    with suppress(OSError):
+        started = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{started} {os.readlink('/proc/self/ns/pid')}"
+    return secrets.token_hex(8)  # nowhere that anybody else is
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass
+    return True

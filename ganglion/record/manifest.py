@@ -7,10 +7,10 @@ import re
 import struct
 from collections.abc import Mapping
 from math import isfinite
-from pathlib import Path
 
 from ganglion.core import Json
 from ganglion.errors import UserError
+from ganglion.record.stores import Where
 from ganglion.record.tensors import digest
 
 FORMAT = "ganglion checkpoint"
@@ -63,7 +63,7 @@ def _signed(text: bytes, mark: bytes) -> bytes:
     return text[: len(START)] + mark + text[len(START) + HEX :]
 
 
-def read(path: Path) -> dict[str, Json]:
+def read(path: Where) -> dict[str, Json]:
     """The manifest's entries, as they were given to `dumps`."""
     try:
         text = path.read_bytes()

@@ -258,7 +258,7 @@ class Saved(Stage):
             return (self.log(),)
         except DiskError as error:
             self.again = monotonic() + AGAIN
-            logger.warning("%s Training goes on; the next try is in %d seconds.", error, AGAIN)
+            logger.warning("%s Training goes on, and it is tried again within %d seconds.", error, AGAIN)
             return ()
 
     def seen(self, log: LogData) -> Command | None:

@@ -10,13 +10,13 @@ import hashlib
 import json
 from collections.abc import Mapping
 from math import prod
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ganglion.errors import UserError
+from ganglion.record.stores import Where
 
 DTYPES = {
     torch.bool: "BOOL",
@@ -100,13 +100,13 @@ def pack(tensors: Mapping[str, Tensor]) -> Packed:
     return Packed([header(forms), *views.values()], {name: digest(view) for name, view in views.items()})
 
 
-def read_into(path: Path, targets: Mapping[str, Tensor], checksums: Mapping[str, str], what: str = "tensor") -> None:
+def read_into(path: Where, targets: Mapping[str, Tensor], checksums: Mapping[str, str], what: str = "tensor") -> None:
     """Fills tensors in main memory in place from a file that must hold exactly them."""
     forms = order({name: form(name, tensor) for name, tensor in targets.items()})
     start = header(forms)
     size = len(start) + sum(each.size for each in forms.values())
     try:
-        with open(path, "rb") as file:
+        with path.open("rb") as file:
             if file.read(len(start)) != start:
                 raise UserError(f"{path} is damaged: its header is not the one that was written.")
             for name in forms:

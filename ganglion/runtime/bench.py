@@ -71,6 +71,8 @@ class Kept:
 
 def bench(cfg: RunConfig, seconds: float = 10.0) -> Bench:
     """Trains for a while without saving anything, then measures what the parts cost alone."""
+    if cfg.fleet.learners > 1:
+        raise UserError(f"fleet.learners: bench measures one learner, not {cfg.fleet.learners}.")
     if cfg.run.mode != "local":
         raise UserError(f"run.mode: bench measures a run in one process, not {cfg.run.mode}. Accepted: local.")
     trainer = build(cfg)

@@ -75,6 +75,10 @@ def build_evaluator(cfg: RunConfig, agent: Agent, episodes: int, seed: int) -> E
 
 def build(cfg: RunConfig) -> Trainer:
     """A Trainer that has not begun."""
+    if cfg.fleet.learners > 1:
+        from ganglion.runtime.fleet.several import build_several
+
+        return build_several(cfg)
     if cfg.run.mode != "local":
         from ganglion.runtime.fleet.spread import build_spread
 

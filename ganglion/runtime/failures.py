@@ -21,8 +21,8 @@ class Failed(Stage):
     """Writes each failure, and episodes that are to be logged, into files that `ganglion replay` reads; stops the run,
     saved, after too many failures."""
 
-    def __init__(self, trainer: Trainer, folder: Path) -> None:
-        self.trainer, self.folder = trainer, folder
+    def __init__(self, trainer: Trainer, folder: Path, shown: str) -> None:
+        self.trainer, self.folder, self.shown = trainer, folder, shown  # the name that people know it by
         self.faults = trainer.explorer.faults
 
     def seen(self, log: LogData) -> Command | None:
@@ -52,7 +52,7 @@ class Failed(Stage):
     def check(self, stop: Stop) -> None:
         """Says why a run was stopped, once it has been saved."""
         if stop.reason == REASON:
-            told = f"See {self.folder / 'failures'}, ganglion replay {self.folder}, or allow more."
+            told = f"See {self.shown}/failures, ganglion replay {self.shown}, or allow more."
             raise EnvError(f"{self.faults.verdict()} {told}")
 
     def state(self) -> State:

@@ -148,6 +148,8 @@ def vary(stack: Stack, template: Agent, configs: Sequence[RunConfig]) -> None:
 def check_alike(configs: Sequence[RunConfig]) -> None:
     """Refuses runs that differ in more than seeds and numbers of the algorithm: their shapes or steps would differ."""
     free = ("run.seed", "run.name", "run.dir", "eval.seed")
+    if configs[0].fleet.learners > 1:
+        raise UserError("fleet.learners: several cannot train several runs together. Accepted: 1.")
     if configs[0].run.mode != "local":
         raise UserError(f"run.mode: {configs[0].run.mode} cannot train several runs together. Accepted: local.")
     if configs[0].env.plain().get("halves"):

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ganglion.config import load
 from ganglion.envs.arrays import leaves
 from ganglion.envs.configs import GymConfig
 from ganglion.envs.making import find_spec
 from ganglion.envs.slots import Slots
 from ganglion.errors import UserError
+from ganglion.record.stores import Where, located
+from ganglion.runtime.run import load_config
 
 
 class Replayed(NamedTuple):
@@ -25,9 +25,9 @@ class Replayed(NamedTuple):
     traceback: str | None
 
 
-def replay(folder: Path | str, failure: Mapping[str, Any]) -> Replayed:
+def replay(folder: Where | str, failure: Mapping[str, Any]) -> Replayed:
     """Runs a failed episode again from what was written down of it."""
-    cfg = load(Path(folder) / "config.yaml")
+    cfg = load_config(located(folder, "the run"))
     if not isinstance(cfg.env, GymConfig):
         raise UserError(f"environments of kind {cfg.env.kind!r} are not replayed: only those that make one per slot")
     spec = find_spec(cfg.env.registered())

@@ -7,7 +7,7 @@ import logging
 import platform
 import subprocess
 import sys
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from datetime import datetime
 from importlib.metadata import version
 from itertools import count
@@ -19,15 +19,17 @@ import torch
 
 from ganglion.config import RunConfig, dump, load
 from ganglion.core import Command, Episode, Json, LogData, Past, State, Stop, join, under
-from ganglion.errors import EnvError, UserError
+from ganglion.errors import DiskError, EnvError, UserError
 from ganglion.fast import Compiler
 from ganglion.fast.profile import Profile
 from ganglion.record.atomic import write_file
 from ganglion.record.checkpoint import Checkpoints
 from ganglion.record.checkpoint import load as load_checkpoint
+from ganglion.record.desk import Desk
 from ganglion.record.lock import held
 from ganglion.record.matches import check_matches
 from ganglion.record.stages import Evaluated, Recorded, Saved, Stopped, compose
+from ganglion.record.stores import StoreError, Where, located, names, reached
 from ganglion.record.writers import RunInfo
 from ganglion.runtime.agent import Agent
 from ganglion.runtime.build import build, build_agent, build_env, build_evaluator, pick_device
@@ -45,8 +47,9 @@ log = logging.getLogger(__name__)
 class Run:
     """A Trainer with its stages, writers and checkpoints."""
 
-    def __init__(self, cfg: RunConfig, folder: Path) -> None:
-        self.cfg, self.folder = cfg, folder
+    def __init__(self, cfg: RunConfig, folder: Where) -> None:
+        self.cfg, self.folder, self.desk = cfg, folder, Desk(folder)
+        self.guard: Callable[[], None] = lambda: None  # refuses to go on where another process has taken over
         self.why = ""  # what was chosen for this machine when the run began, and why
         self.checkpoints = Checkpoints(folder / "checkpoints", cfg.save.keep)
         self.trainer = build(cfg)
@@ -59,7 +62,7 @@ class Run:
         self.beside = self.judge()
         self.evaluated = self.beside or Evaluated(self.evaluate, cfg.eval.every, now)
         self.stopped = Stopped(cfg.train.target)
-        self.failed = Failed(self.trainer, folder)
+        self.failed = Failed(self.trainer, self.desk.path, str(folder))
         self.recorded = Recorded(self.writers, cfg.log.every, now, self.extra)
         self.saved = Saved(self.save, self.save_best, cfg.save.every, now)
 
@@ -68,44 +71,47 @@ class Run:
         fleet = self.received and self.received.fleet
         if not isinstance(fleet, Coordinator) or not self.cfg.fleet.evaluator:
             return None
-        given, agent = (fleet.brief.config, fleet.brief.modules), self.trainer.learner.agent
-        return Beside(fleet.ray, given, agent, self.cfg.eval.every, lambda: self.trainer.at)
+        return Beside(fleet.ray, fleet.brief, self.trainer.learner.agent, self.cfg.eval.every, lambda: self.trainer.at)
 
     # ------------------------------------------------------------ beginning
 
     @classmethod
     def create(cls, cfg: RunConfig) -> Run:
-        """A new run in a new folder."""
-        folder = Path(cfg.run.dir) if cfg.run.dir else unused(Path(f"runs/{cfg.title}-{datetime.now():%Y%m%d-%H%M%S}"))
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise UserError(
-                f"run.dir: {folder} is there already. Choose another, or continue it: ganglion resume {folder}"
-            )
+        """A new run in a new folder, on a disk or in a store."""
+        folder = new_folder(cfg)
         cfg, why = settled(cfg)
         run = cls(cfg, folder)
         run.why = why
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "config.yaml").write_text(dump(cfg))
-        (folder / "run.json").write_text(json.dumps(about(cfg, folder), indent=2) + "\n")
+        desk = run.desk.path
+        desk.mkdir(parents=True, exist_ok=True)
+        (desk / "config.yaml").write_text(dump(cfg))
+        (desk / "run.json").write_text(json.dumps(about(cfg, folder), indent=2) + "\n")
+        try:
+            run.desk.send()
+        except StoreError as error:  # what could be listed, or is not there at all, and cannot be written
+            run.close()
+            raise UserError(f"run.dir: {error}.") from error
         return run
 
     @classmethod
-    def open(cls, folder: Path | str, overrides: Iterable[str] = ()) -> Run:
+    def open(cls, folder: Where | str, overrides: Iterable[str] = ()) -> Run:
         """A run as its newest checkpoint left it; from the start where there is none."""
-        folder, overrides = Path(folder), list(overrides)
-        cfg, why = settled(load(folder / "config.yaml", overrides))
+        folder, overrides = located(folder, "resume"), list(overrides)
+        cfg, why = settled(load_config(folder, overrides))
         run = cls(cfg, folder)
         run.why = why
+        run.desk.fetch()
         newest = run.checkpoints.newest()
         if newest is None:
             run.offset = 0
         else:
             run.take_up(newest)
         if overrides:  # what was changed stays changed the next time
-            write_file(folder / "config.yaml", [dump(run.cfg).encode()])
+            write_file(run.desk.path / "config.yaml", [dump(run.cfg).encode()])
+            run.desk.send()
         return run
 
-    def take_up(self, checkpoint: Path) -> None:
+    def take_up(self, checkpoint: Where) -> None:
         """Continues from a checkpoint."""
         state, meta = self.checkpoints.load(checkpoint)
         varying = ("trainer/explorer", "trainer/learner", "evaluated", "failed", "recorded", "saved")
@@ -121,11 +127,11 @@ class Run:
 
     def stream(self) -> Generator[LogData, Command | None, Stop]:
         """All that happens until the budget is spent. Left early and called again, it continues."""
-        with held(self.folder):
+        with held(self.folder) as self.guard:
             if not self.writers:
                 self.open_writers()
             swap = self.trainer.learner.agent.swap
-            swap.compiler = Compiler(self.folder / "config.yaml", modules(self.cfg))
+            swap.compiler = Compiler(self.desk.path / "config.yaml", modules(self.cfg))
             events = compose(self.trainer(), self.evaluated, self.stopped, self.failed, self.recorded, self.saved)
             try:
                 stop = yield from events
@@ -137,10 +143,12 @@ class Run:
                     writer.close()
                 self.offset = self.written()
                 self.writers.clear()
+                self.guard()
+                self.desk.send()
 
     def open_writers(self) -> None:
         at, budget = self.trainer.at, self.cfg.train.budget
-        info = RunInfo(self.cfg.title, self.folder, self.cfg.plain(), budget, at, self.offset)
+        info = RunInfo(self.cfg.title, self.desk.path, self.cfg.plain(), budget, at, self.offset)
         self.writers.extend(one.build(info) for one in self.cfg.log.writers if one.kind not in self.without)
 
     def __iter__(self) -> Iterator[LogData]:
@@ -183,8 +191,8 @@ class Run:
         """Ends what the environments hold: worker processes, windows. The run cannot go on after it."""
         if self.beside:
             self.beside.close()
-        self.trainer.explorer.env.close()
-        self.trainer.evaluator.close()
+        self.trainer.close()
+        self.desk.close()
 
     # ------------------------------------------------------------ state
 
@@ -200,31 +208,56 @@ class Run:
         self.saved.restore(under(state, "saved"))
 
     def save(self) -> str:
-        return str(self.checkpoints.save(self.state(), self.trainer.at.env_steps, self.meta()))
+        state = self.state()
+        return str(self.checkpoints.save(state, self.trainer.at.env_steps, self.settle()))
 
     def save_best(self) -> str:
         judged = self.beside and self.beside.judged  # by now the agent may be another
         state, at = (judged.agent, judged.at) if judged else (self.trainer.learner.agent.state(), self.trainer.at)
         agent = join({"trainer": join({"agent": state})})
-        return str(self.checkpoints.save_best(agent, at.env_steps, {**self.meta(), "at": list(at)}))
+        return str(self.checkpoints.save_best(agent, at.env_steps, {**self.settle(), "at": list(at)}))
 
-    def meta(self) -> dict[str, Json]:
+    def settle(self) -> dict[str, Json]:
+        """What a checkpoint says of the run; metrics so far are where it will be, and nobody else writes there."""
+        try:
+            self.guard()
+            self.desk.send()
+        except StoreError as error:
+            raise DiskError(f"{error}. Nothing was saved; what was saved before is intact.") from error
         return {"environment": environment(self.cfg), "metrics": self.written(), "at": list(self.trainer.at)}
 
     def written(self) -> int:
         """Bytes of metrics that belong to this state."""
-        file = self.folder / "metrics.jsonl"
+        file = self.desk.path / "metrics.jsonl"
         return file.stat().st_size if file.exists() else 0
 
 
 def settled(cfg: RunConfig) -> tuple[RunConfig, str]:
     """The config with every choice made that is left to the machine, as resuming will find it, and why."""
     env, why = (cfg.env if cfg.run.mode == "local" else light(cfg.env)).settled()
+    if cfg.run.mode == "files":
+        why = f"{why} Explorers join with: ganglion explore {cfg.fleet.path}".strip()
     return cfg.model_copy(update={"env": env}), why
 
 
-def unused(folder: Path) -> Path:
-    """The folder, numbered where another run of the same second has it."""
+def new_folder(cfg: RunConfig) -> Where:
+    """Where a new run will be: where nothing is yet."""
+    folder = located(cfg.run.dir, "run.dir") if cfg.run.dir else unused(cfg.title)
+    if taken(folder):
+        raise UserError(f"run.dir: {folder} is there already. Choose another, or continue it: ganglion resume {folder}")
+    return folder
+
+
+def taken(folder: Where) -> bool:
+    """Whether something is there already."""
+    if isinstance(folder, Path):
+        return folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
+    return bool(names(reached(folder, "run.dir")))
+
+
+def unused(title: str) -> Path:
+    """A folder named by now, numbered where another run of the same second has it."""
+    folder = Path(f"runs/{title}-{datetime.now():%Y%m%d-%H%M%S}")
     names = (folder.with_name(f"{folder.name}-{number}") for number in count(2))
     return folder if not folder.exists() else next(name for name in names if not name.exists())
 
@@ -241,7 +274,7 @@ def environment(cfg: RunConfig) -> dict[str, Json]:
     }
 
 
-def about(cfg: RunConfig, folder: Path) -> dict[str, Json]:
+def about(cfg: RunConfig, folder: Where) -> dict[str, Json]:
     """Where a run comes from: versions, machine, git state, and the command that resumes it."""
     git = ["git", "describe", "--always", "--dirty"]
     try:
@@ -256,10 +289,16 @@ def about(cfg: RunConfig, folder: Path) -> dict[str, Json]:
 # ------------------------------------------------------------ saved agents
 
 
-def load_agent(folder: Path | str, which: str) -> tuple[RunConfig, Agent, str]:
+def load_config(folder: Where, overrides: Iterable[str] = ()) -> RunConfig:
+    """The config that a run was left with."""
+    file = folder / "config.yaml"
+    return load(file if isinstance(file, Path) else file.read_text(), overrides)
+
+
+def load_agent(folder: Where | str, which: str) -> tuple[RunConfig, Agent, str]:
     """The agent of a run's best or newest checkpoint, and where it came from."""
-    folder = Path(folder)
-    cfg = load(folder / "config.yaml")
+    folder = located(folder, "the run")
+    cfg = load_config(folder)
     checkpoints = Checkpoints(folder / "checkpoints", cfg.save.keep)
     path = (checkpoints.best() if which == "best" else None) or checkpoints.newest()
     if path is None:
@@ -276,7 +315,7 @@ def load_agent(folder: Path | str, which: str) -> tuple[RunConfig, Agent, str]:
     return cfg, agent, str(path)
 
 
-def evaluate(folder: Path | str, episodes: int, seed: int, which: str = "best") -> Mapping[str, Any]:
+def evaluate(folder: Where | str, episodes: int, seed: int, which: str = "best") -> Mapping[str, Any]:
     """The deterministic score of a saved agent: mean, median and the 95 % interval of the mean."""
     cfg, agent, path = load_agent(folder, which)
     evaluator = build_evaluator(cfg, agent, episodes, derive(seed, "test"))
@@ -289,7 +328,7 @@ def evaluate(folder: Path | str, episodes: int, seed: int, which: str = "best") 
     return {**middle, "episodes": len(totals), "seed": seed, "checkpoint": path, "returns": totals}
 
 
-def frames(folder: Path | str, episodes: int, seed: int, which: str = "best") -> Iterator[Any]:
+def frames(folder: Where | str, episodes: int, seed: int, which: str = "best") -> Iterator[Any]:
     """What a saved agent's episodes look like, frame by frame."""
     cfg, agent, _ = load_agent(folder, which)
     env = cfg.env.build(slots=1, device=str(agent.device), render=True)

@@ -53,6 +53,11 @@ class Trainer:
         self.at = Progress(*at[:4], spent(self.budget, at))
         return LogData(log.kind, self.at, log.metrics, log.episodes)
 
+    def close(self) -> None:
+        """Ends what the environments hold: worker processes, windows."""
+        self.explorer.env.close()
+        self.evaluator.close()
+
     def state(self) -> State:
         counters = State({}, {"at": list(self.at)})
         agent = self.learner.agent.state()

@@ -29,7 +29,7 @@ def refused(argv: list[str], capsys: Captured) -> str:
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["trian"], "unknown command 'trian'. Accepted: train, resume, eval, play, "),
+        (["trian"], "unknown command 'trian'. Accepted: train, resume, explore, eval, play, "),
         (["trian"], "Did you mean 'train'?"),
         (["--vershun"], "unknown option '--vershun'. Accepted: --help, --version, -h. Did you mean '--version'?"),
         (

@@ -1,23 +1,38 @@
-"""The broker: bounded one way, the newest the other way; and the account of items."""
+"""What every broker keeps: bounded one way, the newest the other way; and the account of items."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from threading import Thread
 from time import sleep
 
+import pytest
 import torch
 
 from ganglion.core import Origin, Weights
+from ganglion.exchange import Broker
 from ganglion.runtime.fleet.account import Account
 from ganglion.runtime.fleet.broker import LocalBroker
+from ganglion.runtime.fleet.files import FileBroker
+from tests.distributed.stores import KINDS, place
+
+Make = Callable[[int], Broker]
+
+
+@pytest.fixture(params=["local", *KINDS])
+def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
+    if request.param == "local":
+        return LocalBroker
+    return lambda size: FileBroker(place(request.param, tmp_path), size)
 
 
 def origin(sequence: int, explorer: int = 0, incarnation: int = 0) -> Origin:
     return Origin("main", explorer, incarnation, sequence, 0)
 
 
-def test_items_come_in_order_and_a_full_queue_holds_the_sender() -> None:
-    broker, sent = LocalBroker(2), []
+def test_items_come_in_order_and_a_full_queue_holds_the_sender(make: Make) -> None:
+    broker, sent = make(2), []
 
     def send() -> None:
         for k in range(5):
@@ -30,12 +45,13 @@ def test_items_come_in_order_and_a_full_queue_holds_the_sender() -> None:
     assert sent == [0, 1] and broker.waiting() == 2
     got = [broker.pull(1.0) for _ in range(5)]
     thread.join()
-    assert [packet.body for packet in got if packet] == [bytes([k]) for k in range(5)]
+    assert [bytes(packet.body) for packet in got if packet] == [bytes([k]) for k in range(5)]
+    assert [packet.origin for packet in got if packet] == [origin(k) for k in range(5)]
     assert broker.pull(0.0) is None
 
 
-def test_closing_lets_everyone_go() -> None:
-    broker = LocalBroker(1)
+def test_closing_lets_everyone_go(make: Make) -> None:
+    broker = make(1)
     broker.push(b"", origin(0))
     taken: list[bool] = []
     thread = Thread(target=lambda: taken.append(broker.push(b"", origin(1))))
@@ -46,13 +62,13 @@ def test_closing_lets_everyone_go() -> None:
     assert taken == [False] and broker.waiting() == 1
 
 
-def test_the_newest_weights_win() -> None:
-    broker = LocalBroker(1)
+def test_the_newest_weights_win(make: Make) -> None:
+    broker = make(1)
     assert broker.latest("main", -1) is None
     for version in (0, 1, 5):
-        broker.publish(Weights(version, {}, {"w": torch.full((), float(version))}), "main")
+        broker.publish(Weights(version, {"eps": 0.5}, {"w": torch.full((), float(version))}), "main")
     newest = broker.latest("main", 1)
-    assert newest is not None and newest.version == 5 and newest.tensors["w"] == 5
+    assert newest is not None and newest.version == 5 and newest.tensors["w"] == 5 and newest.knobs == {"eps": 0.5}
     assert broker.latest("main", 5) is None and broker.latest("other", -1) is None
 
 

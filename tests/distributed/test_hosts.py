@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import shutil
 import subprocess
 import sys
 import time
@@ -15,36 +14,17 @@ from typing import Any
 
 import pytest
 
-HEAD, OTHER, PORT = "10.77.0.1", "10.77.0.2", 6399
+from tests.distributed.namespaces import HEAD, OTHER, two_hosts
 
-
-def ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True, capture_output=True)
+PORT = 6399
 
 
 @pytest.fixture
 def hosts() -> Iterator[tuple[str, str]]:
-    """Two namespaces joined by a cable."""
     if find_spec("ray") is None:
         pytest.skip("needs the package ray: pip install 'ganglion[ray]'")
-    if shutil.which("ip") is None or os.geteuid() != 0:
-        pytest.skip("needs root and iproute2, to make network namespaces")
-    names = f"ganglion{os.getpid()}a", f"ganglion{os.getpid()}b"
-    try:
-        for name in names:
-            ip("netns", "add", name)
-    except subprocess.CalledProcessError:
-        pytest.skip("network namespaces cannot be made here")
-    try:
-        ip("link", "add", "cable", "netns", names[0], "type", "veth", "peer", "name", "cable", "netns", names[1])
-        for name, address in zip(names, (HEAD, OTHER)):
-            ip("-n", name, "addr", "add", f"{address}/24", "dev", "cable")
-            for device in ("lo", "cable"):
-                ip("-n", name, "link", "set", device, "up")
+    with two_hosts() as names:
         yield names
-    finally:
-        for name in names:
-            subprocess.run(["ip", "netns", "del", name], capture_output=True)
 
 
 @pytest.mark.soak

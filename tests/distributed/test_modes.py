@@ -8,13 +8,16 @@ from typing import Any
 import pytest
 
 from ganglion.config import RunConfig, dump, load
+from ganglion.core import Progress
 from ganglion.errors import UserError
 from ganglion.runtime import precompile
 from ganglion.runtime.bench import bench
 from ganglion.runtime.build import build
+from ganglion.runtime.fleet.broker import LocalBroker
 from ganglion.runtime.fleet.inside import Threads
 from ganglion.runtime.fleet.receiver import Receiver
-from ganglion.runtime.fleet.station import Station
+from ganglion.runtime.fleet.sender import Lot
+from ganglion.runtime.fleet.station import Place, Station
 from ganglion.runtime.run import Run
 from ganglion.runtime.trainer import Trainer
 from tests.equal.runs import SORTS, config, fingerprint, finish
@@ -64,7 +67,7 @@ def test_threads_learn_and_account_for_every_item(sort: str) -> None:
     told = made.explorer.numbers()
     assert made.at.env_steps >= 1_000 and made.at.opt_steps > 0 and made.at.episodes >= 0
     assert told["fleet/received"] > 0 and told["fleet/lost"] == told["fleet/duplicated"] == 0
-    assert told["fleet/explorers"] == 3
+    assert told["fleet/explorers"] == 3 and 0 <= told["fleet/wait_share"] <= 1
 
 
 def test_more_and_fewer_explorers_while_it_runs() -> None:
@@ -96,6 +99,29 @@ def test_what_goes_wrong_in_a_thread_is_told_here(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(RuntimeError, match="the world is flat"):
         next(made())
     made.explorer.env.close()
+
+
+def test_explorers_go_over_to_compiled_functions_with_the_learner(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights say when; and an explorer that has just begun its life waits, for it costs seconds."""
+    called: list[str] = []
+
+    def wrap(fn: Any) -> Any:
+        return lambda *args: (called.append(fn.__name__), fn(*args))[1]
+
+    monkeypatch.setattr("ganglion.runtime.build.wrapper", lambda mode: wrap)
+    cfg = RunConfig.model_validate({**SORTS["dqn"], **EAGER, "run": {"swap": 5_000}})
+    broker = LocalBroker(1)
+    station = Station(cfg, Lot(4), broker)
+    station.begin(Place(0, 0))
+    station.settled = 2
+    learner = build(cfg).learner.agent
+    for version, (fast, acts) in enumerate([(False, 0), (True, 0), (True, 4), (True, 8)]):
+        learner.swap.on = fast
+        broker.publish(learner.command(Progress(opt_steps=version)), "main")
+        station.item()
+        assert called.count("explore") == acts
+    assert not {"optim", "target"} & vars(station.agent.algo).keys()  # of no use to whoever acts
+    station.close()
 
 
 def test_what_is_for_one_process_says_so() -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from ganglion.errors import UserError
-from ganglion.runtime.fleet.parcel import LINE, Codec, check_codec, pack, unpack
+from ganglion.runtime.fleet.parcel import CODECS, LINE, Codec, check_codec, pack, unpack
 
 TENSORS = {
     "rows/obs": torch.arange(24, dtype=torch.float32).reshape(2, 3, 4),
@@ -21,7 +21,10 @@ TENSORS = {
 }
 
 
-@pytest.mark.parametrize("codec", [Codec(), Codec("zlib", 0), Codec("zlib", 1 << 30)])
+PRESSED = [Codec(name, 0) for name in CODECS if name != "none"]
+
+
+@pytest.mark.parametrize("codec", [Codec(), *PRESSED, Codec("zlib", 1 << 30)])
 def test_round_trip(codec: Codec) -> None:
     about, tensors = unpack(pack({"origin": ["main", 0, 1, 2, 3], "nan": float("inf")}, TENSORS, codec))
     assert about == {"origin": ["main", 0, 1, 2, 3], "nan": float("inf")}
@@ -52,9 +55,29 @@ def test_a_parcel_is_one_piece_with_a_readable_header() -> None:
     assert header["about"] == {"a": 1} and header["leaves"][0][:3] == ["rows/obs", "float32", [2, 3, 4]]
 
 
-def test_compression_makes_it_smaller() -> None:
+@pytest.mark.parametrize("codec", PRESSED)
+def test_compression_makes_it_smaller(codec: Codec) -> None:
     zeros = {"x": torch.zeros(1 << 16)}
-    assert pack({}, zeros, Codec("zlib", 0)).nbytes < pack({}, zeros).nbytes / 100
+    assert pack({}, zeros, codec).nbytes < pack({}, zeros).nbytes / 100
+
+
+@pytest.mark.parametrize("codec", PRESSED)
+@pytest.mark.parametrize("damage", ["promise", "nothing", "flipped", "short"])
+def test_damage_of_compressed_bytes_is_refused(codec: Codec, damage: str) -> None:
+    """Also bytes that would become more than the header says."""
+    parcel = pack({}, {"x": torch.zeros(1 << 14)}, codec)
+    length = int.from_bytes(parcel[8:16].tobytes(), "little")
+    text = parcel[16 : 16 + length].tobytes()
+    first = -(-(16 + length) // LINE) * LINE
+    other = {"promise": b'"size":   64', "nothing": b'"size":    0'}.get(damage, b"")
+    if damage == "flipped":
+        parcel[first + 2 : first + 6] ^= 0xFF
+    elif damage == "short":
+        parcel = parcel[:-8]
+    else:
+        parcel[16 : 16 + length] = np.frombuffer(text.replace(b'"size":65536', other), np.uint8)
+    with pytest.raises(ValueError):
+        unpack(parcel)
 
 
 @pytest.mark.parametrize("damage", ["short", "magic", "header", "size", "dtype", "bomb"])

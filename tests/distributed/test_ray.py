@@ -19,12 +19,15 @@ from ganglion.runtime.build import build
 from ganglion.runtime.fleet import cluster
 from ganglion.runtime.fleet.cluster import Site, check_open, join_ray, leave_ray
 from ganglion.runtime.fleet.coordinator import Coordinator
+from ganglion.runtime.fleet.dealer import Dealer
 from ganglion.runtime.fleet.receiver import Receiver
+from ganglion.runtime.fleet.rules import RULES
 from ganglion.runtime.run import Run
 from ganglion.runtime.trainer import Trainer
 from tests.distributed.sockets import listening
 from tests.equal.runs import SORTS, config
 
+REST = [rule for rule in RULES if rule != "equal"]
 EAGER = {"log": {"writers": []}, "eval": "never", "save": "never"}
 
 
@@ -80,12 +83,32 @@ def test_one_is_killed_and_one_stands_still(ray: Any) -> None:
     until(lambda: count() > before + 10)
     os.kill(still, signal.SIGCONT)
     seen = fleet.account.next[("main", 0, 0)]  # type: ignore[index]
+    assert fleet.members[1].home not in (0, fleet.members[1].pid)
+    os.kill(fleet.members[1].home, signal.SIGKILL)  # the actor itself, and its walker with it
+    until(lambda: len(fleet.recoveries) == 2)
+    assert fleet.members[1].incarnation == 2 and fleet.account.restarts == 2
     until(lambda: fleet.account.next[("main", 0, 0)] > seen + 2)  # type: ignore[index]
     fleet.resize(1)
     assert made.explorer.numbers()["fleet/explorers"] == 1  # type: ignore[union-attr]
     made.explorer.env.close()
     assert fleet.account.lost == fleet.account.duplicated == 0
     assert max(fleet.recoveries) < 30  # seconds; on a quiet machine a spare takes over in less than one
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("shared", [True, False])
+def test_the_predictor_may_die(ray: Any, shared: bool) -> None:
+    made, fleet = trainer("ppo", 10**9, explorers=2, spares=0, inference="central", shared=shared)
+    stream, count = made(), lambda: fleet.account.received
+    for wanted in (6, 16):
+        if wanted > 6:
+            os.kill(ray.get(fleet.oracle.pid.remote()), signal.SIGKILL)
+        ends = monotonic() + 60
+        while count() < wanted:
+            next(stream)
+            assert monotonic() < ends
+    made.explorer.env.close()
+    assert fleet.account.lost == fleet.account.duplicated == fleet.account.restarts == 0 and made.at.opt_steps > 0
 
 
 def test_a_run_is_saved_and_continued(ray: Any, tmp_path: Path) -> None:
@@ -106,6 +129,23 @@ def test_a_run_is_saved_and_continued(ray: Any, tmp_path: Path) -> None:
     assert told["fleet/lost"] == told["fleet/duplicated"] == 0
     assert [source.incarnation for source in again.received.fleet.account.next] == [1]
     assert "0 lost, 0 duplicated" in again.summary()["Items"]
+
+
+@pytest.mark.parametrize("rule", ["equal", *(pytest.param(r, marks=pytest.mark.soak) for r in REST)])
+def test_two_learners_share_the_explorers(ray: Any, rule: str) -> None:
+    """By each rule: steps are counted once, and nothing that was sent is lost."""
+    made, fleet = trainer("dqn", 1_200, explorers=2, learners=2, spares=0, rows=16, rule=rule)
+    assert isinstance(fleet, Dealer)
+    for _ in made():
+        pass
+    told, given = made.explorer.numbers(), [desk.given for desk in fleet.desks]  # type: ignore[union-attr]
+    made.close()
+    assert made.at.env_steps >= 1_200 and made.at.opt_steps > 0
+    assert told["fleet/lost"] == told["fleet/duplicated"] == 0 and min(given) > 0
+    assert told["fleet/received"] == (given[0] if rule == "broadcast" else sum(given))
+    assert rule != "equal" or abs(given[0] - given[1]) <= 1
+    rows = told["fleet/received"] * 16 * 4  # those at the end of an episode are no steps
+    assert 0.7 * rows < made.at.env_steps + told["fleet/queue"] * 64 < 1.1 * rows
 
 
 def test_an_explorer_that_cannot_start_says_why(ray: Any) -> None:

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from ganglion.core import Ring, State
 from ganglion.errors import UserError
 from ganglion.record import atomic, manifest
-from ganglion.record.checkpoint import CHUNKS, MANIFEST, STATE, Checkpoints, load, read_meta
+from ganglion.record.checkpoint import Checkpoints, load, read_meta
+from ganglion.record.keeping import CHUNKS, MANIFEST, STATE
 from ganglion.record.matches import check_matches
 from ganglion.record.tensors import DTYPES, digest
 from tests.record.states import chunks, example, ring, same, same_json

@@ -11,7 +11,8 @@ import pytest
 
 from ganglion.errors import UserError
 from ganglion.record import manifest
-from ganglion.record.checkpoint import CHUNKS, MANIFEST, STATE, Checkpoints, load
+from ganglion.record.checkpoint import Checkpoints, load
+from ganglion.record.keeping import CHUNKS, MANIFEST, STATE
 from tests.record.states import example
 
 FLIPS = 1_000 if os.environ.get("GANGLION_SOAK") == "1" else 60

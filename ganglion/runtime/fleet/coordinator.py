@@ -8,7 +8,7 @@ import shutil
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any
 
 from ganglion.config import RunConfig, dump
@@ -18,7 +18,7 @@ from ganglion.exchange import Packet
 from ganglion.runtime.fleet.account import Account
 from ganglion.runtime.fleet.cluster import Site, join_ray, leave_ray
 from ganglion.runtime.fleet.folders import make_folder
-from ganglion.runtime.fleet.nursery import Nursery, join_nursery
+from ganglion.runtime.fleet.nursery import Nursery, join_nursery, leave_nursery
 from ganglion.runtime.fleet.outpost import WEIGHTS, Brief, FallenError, Outpost, importable
 from ganglion.runtime.fleet.parcel import pack_weights
 from ganglion.runtime.fleet.segments import Reader, SharedBoard, Slip
@@ -32,7 +32,7 @@ REMEMBERED = 1_000  # recoveries
 
 def site(cfg: RunConfig) -> Site:
     """The Ray that a config asks for."""
-    return Site(cfg.fleet.address, cfg.fleet.host, cfg.fleet.explorers)
+    return Site(cfg.fleet.address, cfg.fleet.host, cfg.fleet.explorers + cfg.fleet.learners - 1)
 
 
 def explained(error: Any, who: str) -> Exception:
@@ -47,9 +47,14 @@ class Member:
         self.explorer, self.incarnation, self.actor = explorer, incarnation, actor
         self.starting: Any = actor.begin.remote(explorer, incarnation)
         self.asked: deque[Any] = deque()
+        self.held = 0  # items it brought whose memory is still in use
         self.near, self.pid, self.home = True, 0, 0  # home: the actor's process, the other is its walker's
         self.fell: float | None = None  # when the one before it was found dead
         self.futile = 0
+
+    @property
+    def under_way(self) -> bool:
+        return self.starting is not None or bool(self.asked)
 
     @property
     def next(self) -> Any:
@@ -113,10 +118,17 @@ class Coordinator:
 
     def pull(self, timeout: float) -> Packet | None:
         self.release()
+        return self.arrived(timeout)
+
+    def arrived(self, timeout: float) -> Packet | None:
+        """The next item; `taken` is whose it is."""
         self.resize(self.wanted)
         ends = monotonic() + timeout
         while (left := ends - monotonic()) >= 0:
-            order = list(self.members.values())
+            order = [member for member in self.members.values() if member.under_way]
+            if not order:  # all wait until an item of theirs is stored
+                sleep(left)
+                return None
             self.turn = (self.turn + 1) % len(order)
             calls = {member.next: member for member in order[self.turn :] + order[: self.turn]}  # equal turns
             ready, _ = self.ray.wait(list(calls), num_returns=1, timeout=left)
@@ -145,6 +157,7 @@ class Coordinator:
             self.ask(member)
             return None
         member.asked.popleft()
+        member.held += 1
         self.taken = member
         if member.fell is not None:
             self.recoveries.append(monotonic() - member.fell)
@@ -156,13 +169,19 @@ class Coordinator:
     def release(self) -> None:
         """Asks the explorer whose item was stored for another, which it may write over the last one."""
         member, self.taken = self.taken, None
-        if member is not None and self.members.get(member.explorer) is member:
-            self.ask(member)
+        if member is not None:
+            self.free(member)
         if self.account.received and len(self.waiting) < self.spares:  # once the first explorers are under way
             self.waiting.append(self.outpost())
 
+    def free(self, member: Member) -> None:
+        """An item is stored, or copied."""
+        member.held -= 1
+        if self.members.get(member.explorer) is member:
+            self.ask(member)
+
     def ask(self, member: Member) -> None:
-        while len(member.asked) < self.ahead:
+        while len(member.asked) + member.held < self.ahead:
             given = () if member.near else (self.far(),)
             member.asked.append(member.actor.collect.remote(*given))
 
@@ -234,7 +253,7 @@ class Coordinator:
             self.ray.kill(actor)
         self.members, self.waiting = {}, []
         if self.nursery is not None:
-            self.nursery.close()
+            leave_nursery(self.nursery)
         if self.own:
             leave_ray()
         shutil.rmtree(Path(self.folder), ignore_errors=True)

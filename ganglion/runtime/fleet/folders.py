@@ -1,4 +1,4 @@
-"""Private folders in memory that do not outlive their process for long; standard library only."""
+"""Private folders in memory that do not outlive their process for long."""
 
 from __future__ import annotations
 
@@ -8,19 +8,25 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
+from ganglion.record.lock import alive
+
 PREFIX = "ganglion-"
 
 
 def make_folder() -> Path:
     """A folder in memory that nobody else can read; those that dead processes left are removed."""
-    memory = Path("/dev/shm")
-    place = memory if memory.is_dir() and os.access(memory, os.W_OK) else Path(tempfile.gettempdir())
-    for left in place.glob(f"{PREFIX}[0-9]*-*"):
+    sweep()
+    return Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=place()))
+
+
+def sweep() -> None:
+    """Removes the folders of processes that are dead."""
+    for left in place().glob(f"{PREFIX}[0-9]*-*"):
         with suppress(OSError, ValueError):
             if left.stat().st_uid == os.getuid() and not alive(int(left.name.split("-")[1])):
                 shutil.rmtree(left)
-    return Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=place))
 
 
-def alive(pid: int) -> bool:
-    return Path(f"/proc/{pid}").exists() if Path("/proc/self").exists() else True
+def place() -> Path:
+    memory = Path("/dev/shm")
+    return memory if memory.is_dir() and os.access(memory, os.W_OK) else Path(tempfile.gettempdir())

@@ -115,8 +115,7 @@ class Threads:
 
     def walk(self, station: Station) -> None:
         try:
-            while (made := station.item()) is not None and self.broker.push(*made):
-                pass
+            station.walk(self.broker)
         except BaseException as error:  # told by the thread that pulls
             if not self.broker.closed:
                 self.errors.append(error)

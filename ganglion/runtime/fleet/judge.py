@@ -8,13 +8,17 @@ from time import monotonic
 from typing import Any, NamedTuple
 
 from ganglion import ops
-from ganglion.config import Every
+from ganglion.config import Every, RunConfig
 from ganglion.core import Episode, LogData, Progress, State, Stop
 from ganglion.record.stages import Evaluated, Now
 from ganglion.runtime.agent import Agent
+from ganglion.runtime.build import build_agent, build_env, build_evaluator
 from ganglion.runtime.fleet.coordinator import explained
+from ganglion.runtime.fleet.outpost import Bench, Brief, FallenError
 from ganglion.runtime.fleet.parcel import pack_weights, unpack_weights
 from ganglion.runtime.fleet.sender import numbers
+from ganglion.runtime.fleet.station import away
+from ganglion.runtime.streams import derive
 
 log = logging.getLogger(__name__)
 LOOK = 0.05  # seconds between two looks at an evaluation that is under way
@@ -23,18 +27,8 @@ LOOK = 0.05  # seconds between two looks at an evaluation that is under way
 class Judge:
     """Scores weights on a world of its own: the same seeded episodes each time."""
 
-    def __init__(self, config: str, modules: Sequence[str]) -> None:
-        import torch
-
-        from ganglion.config.files import import_module, load
-        from ganglion.runtime.build import build_agent, build_env, build_evaluator
-        from ganglion.runtime.fleet.station import away
-        from ganglion.runtime.streams import derive
-
-        for module in modules:
-            import_module(module)
-        cfg = away(load(config))
-        torch.set_num_threads(cfg.run.threads)
+    def __init__(self, cfg: RunConfig) -> None:
+        cfg = away(cfg)
         env = build_env(cfg)  # with all its slots: some algorithms refuse fewer than they learn from
         self.agent = build_agent(cfg, env.spec)
         env.close()
@@ -60,9 +54,9 @@ class Beside(Evaluated):
     """Asks for scores at an interval and passes them on when they come, dated when they were asked for. One is under
     way at a time; what falls due meanwhile is asked for next."""
 
-    def __init__(self, ray: Any, given: tuple[str, Sequence[str]], agent: Agent, every: Every, now: Now) -> None:
+    def __init__(self, ray: Any, brief: Brief, agent: Agent, every: Every, now: Now) -> None:
         super().__init__(self.refuse, every, now)
-        self.ray, self.given, self.agent = ray, given, agent
+        self.ray, self.brief, self.agent = ray, brief, agent
         self.actor: Any = None
         self.asked_for: Asked | None = None
         self.judged: Asked | None = None  # whose score came last
@@ -100,7 +94,7 @@ class Beside(Evaluated):
 
     def call(self, parcel: Any) -> Any:
         if self.actor is None:
-            self.actor = self.ray.remote(num_cpus=0)(Judge).remote(*self.given)
+            self.actor = self.ray.remote(num_cpus=0)(Bench).remote(list(self.brief))
         return self.actor.score.remote(parcel)
 
     def tell(self) -> LogData:
@@ -109,9 +103,9 @@ class Beside(Evaluated):
         asked, self.asked_for = self.asked_for, None
         try:
             played, metrics = self.ray.get(asked.call)
-        except self.ray.exceptions.RayActorError:
+        except (self.ray.exceptions.RayActorError, FallenError) as error:
             log.warning("the evaluator ended: started anew")
-            self.actor = None
+            self.actor = self.actor if isinstance(error, FallenError) else None
             played, metrics = self.ray.get(self.call(asked.parcel))
         except self.ray.exceptions.RayTaskError as error:
             raise explained(error, "the evaluator") from error

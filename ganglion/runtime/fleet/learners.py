@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from time import perf_counter
@@ -20,6 +21,7 @@ from typing import Protocol, Self, runtime_checkable
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import FileStore, Store  # type: ignore[attr-defined]
 
 from ganglion import ops
 from ganglion.core import Command, LogData, Progress, SetKnob, Stop
@@ -32,6 +34,7 @@ from ganglion.runtime.trainer import Trainer, spent
 
 Grads = Sequence[Tensor]
 CPU = torch.device("cpu")
+SILENCE = 0.5  # seconds
 
 
 @runtime_checkable
@@ -45,9 +48,11 @@ class Group:
     """The learners of a run, seen by one of them. If one is lost, the others hear of it by an error (RuntimeError)."""
 
     def __init__(
-        self, rank: int, size: int, meet: Path, device: torch.device = CPU, patience: float = 600.0, over: str = "lo"
-    ) -> None:
-        """`meet` is a file that all can reach and that is not there yet; `patience`: seconds to wait for another.
+        self, rank: int, size: int, meet: Path | Store, device: torch.device = CPU, patience: float = 600.0,
+        over: str = "lo",
+    ) -> None:  # fmt: skip
+        """`meet` is a file that all can reach and that is not there yet, or a store of torch's; `patience`: seconds to
+        wait for another.
 
         They talk `over` a network interface; by default nothing listens beyond this machine.
         """
@@ -57,7 +62,7 @@ class Group:
         os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = over
         backend = "nccl" if self.device.type == "cuda" else "gloo"
         wait = timedelta(seconds=patience)
-        store = dist.FileStore(str(meet), size)  # type: ignore[attr-defined]
+        store = FileStore(str(meet), size) if isinstance(meet, Path) else meet
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=wait)
         self.learners, self.everyone = Learners(size, rank, self.add), list(range(size))
         self.known: dict[int, ops.Moments] = {}  # statistics as all had them when they last met
@@ -170,13 +175,21 @@ class GroupTrainer(Trainer):
 
     Counters are those of all learners together; the first one's clock is everybody's. All end together, when the budget
     is spent or any of them is told to stop. What the first one saves is enough to go on from, since all start with its
-    parameters, optimisers and counters; buffers and worlds of the others are not saved.
+    parameters, optimisers and counters; buffers and worlds of the others are not saved. When the first one leaves its
+    stream early, those of the others end; called again, all go on.
     """
 
-    def __init__(self, trainer: Trainer, group: Group) -> None:
+    def __init__(self, trainer: Trainer, group: Group | None, counts: bool = True) -> None:
+        """`counts`: whether its rows are steps of the run; not where all learners are given the same ones."""
         super().__init__(trainer.explorer, trainer.learner, trainer.evaluator, trainer.budget)
-        self.group, self.at = group, trainer.at
+        self.met, self.counts, self.at = group, counts, trainer.at
         self.gained = (0, 0)  # steps and episodes of its own that the others do not know of
+        self.spoke = 0.0  # when it last said that it waits
+
+    @property
+    def group(self) -> Group:
+        assert self.met is not None, "the learners have not met yet"
+        return self.met
 
     def __call__(self) -> Generator[LogData, Command | None, Stop]:
         self.align()
@@ -188,13 +201,31 @@ class GroupTrainer(Trainer):
             if stopped or over:
                 self.group.share(self.learner.agent)  # rows that came after the last update
                 return Stop("budget", finished=True) if not stopped else stop or Stop("another learner was stopped")
-            if owes and not ready:
-                continue  # the others collect
-            command = yield self.run_train() if ready else self.run_collect()
+            if owes and not ready and not self.idle():
+                continue
+            try:
+                command = yield self.turn(owes, ready)
+            except GeneratorExit:
+                with suppress(RuntimeError):  # others may be gone
+                    self.agree(False, stop=True)
+                    self.group.share(self.learner.agent)
+                raise
             if isinstance(command, Stop):
                 stop = command
             if isinstance(command, SetKnob):
                 raise UserError("several learners: a knob cannot be set by hand, the others would not know of it.")
+
+    def turn(self, owes: bool, ready: bool) -> LogData:
+        if ready:
+            return self.run_train()
+        return LogData("collect", self.at, {}) if owes else self.run_collect()
+
+    def idle(self) -> bool:
+        """Its own rows are there, those of others are not. Now and then it says so, that it may hear of commands."""
+        if perf_counter() - self.spoke < SILENCE:
+            return False
+        self.spoke = perf_counter()
+        return True
 
     def align(self) -> None:
         """All start as the first one is, between two learning phases: what is left of one that had begun is dropped."""
@@ -222,6 +253,9 @@ class GroupTrainer(Trainer):
     def run_collect(self) -> LogData:
         before = self.at
         log = super().run_collect()
+        if not self.counts:
+            self.at = self.at._replace(env_steps=before.env_steps, episodes=before.episodes)
+            return log
         self.gained = log.at.env_steps - before.env_steps, log.at.episodes - before.episodes
         return log
 

@@ -47,6 +47,14 @@ def join_nursery() -> Nursery:
     return _coming.pop()
 
 
+def leave_nursery(nursery: Nursery) -> None:
+    """Keeps it for the next run of this process, if there is none yet."""
+    if _coming or nursery.process.poll() is not None:
+        nursery.close()
+    else:
+        _coming.append(nursery)
+
+
 class Nursery:
     """The process, seen by who started it. Whoever connects waits until it is ready."""
 

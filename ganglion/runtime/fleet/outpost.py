@@ -37,20 +37,23 @@ class Brief(NamedTuple):
 
 
 class FallenError(Exception):
-    """The walker has ended. The outpost is well: it may begin again."""
+    """The process below a place has ended. The place itself is well: it may begin again."""
 
 
-class Outpost:
-    """Collects when it is asked to; several calls wait in line, so it never stands idle while the queue has room."""
+class Post:
+    """A place with a process of its own below it, forked from a nursery, and the line between them."""
 
-    def __init__(self, brief: Sequence[Any], oracle: Any = None) -> None:
-        self.brief, self.oracle = Brief(*brief), oracle
+    role = ""
+
+    def __init__(self, brief: Sequence[Any]) -> None:
+        self.brief = Brief(*brief)
         self.own: Nursery | None = None  # where there is none to share
         self.line: Connection | None = None
+        self.ready = False
         self.hatch()  # it prepares itself while nobody waits for it
 
     def hatch(self) -> None:
-        """A new walker, which has yet to say that it is ready."""
+        """A new process, which has yet to say that it is ready."""
         try:
             self.line = connect(Path(self.brief.nursery))
         except OSError:  # another machine's, or dead
@@ -61,31 +64,15 @@ class Outpost:
                 self.own = Nursery()
                 self.line = connect(self.own.path)
         self.ready = False
-        self.line.send_bytes(json.dumps(self.brief).encode())
+        self.line.send_bytes(json.dumps([self.role, self.brief]).encode())
 
-    def begin(self, explorer: int, incarnation: int) -> tuple[bool, int, int]:
-        """Takes a place; says whether it shares the learner's machine, its walker's process and its own."""
+    def wake(self) -> None:
+        """Waits until there is one that is ready."""
         if self.line is None:
             self.hatch()
         if not self.ready:
             self.hear()
             self.ready = True
-        near, pid = self.ask({"begin": [explorer, incarnation]})["told"]
-        return near, pid, os.getpid()
-
-    def collect(self, weights: Any = None) -> tuple[list[Any], Any]:
-        """An item's origin, and where it lies in shared memory, or the item itself."""
-        told = self.ask({"collect": weights is not None}, weights)
-        while "ask" in told:  # of the predictor
-            told = self.answer(self.hear_bytes())
-        return told["told"], told["slip"] or np.frombuffer(self.hear_bytes(), np.uint8)
-
-    def answer(self, question: bytes) -> Any:
-        import ray
-
-        return self.ask(None, ray.get(self.oracle.ask.remote(np.frombuffer(question, np.uint8))))
-
-    # ------------------------------------------------------------ the line
 
     def ask(self, what: dict[str, Any] | None, more: Any = None) -> Any:
         if self.line is None:
@@ -117,6 +104,45 @@ class Outpost:
     def fall(self, error: Exception) -> FallenError:
         self.line = None
         return FallenError(f"it ended without a word ({type(error).__name__})")
+
+
+class Outpost(Post):
+    """Collects when it is asked to; several calls wait in line, so it never stands idle while the queue has room."""
+
+    role = "explore"
+
+    def __init__(self, brief: Sequence[Any], oracle: Any = None) -> None:
+        super().__init__(brief)
+        self.oracle = oracle
+
+    def begin(self, explorer: int, incarnation: int) -> tuple[bool, int, int]:
+        """Takes a place; says whether it shares the learner's machine, its walker's process and its own."""
+        self.wake()
+        near, pid = self.ask({"begin": [explorer, incarnation]})["told"]
+        return near, pid, os.getpid()
+
+    def collect(self, weights: Any = None) -> tuple[list[Any], Any]:
+        """An item's origin, and where it lies in shared memory, or the item itself."""
+        told = self.ask({"collect": weights is not None}, weights)
+        while "ask" in told:  # of the predictor
+            told = self.answer(self.hear_bytes())
+        return told["told"], told["slip"] or np.frombuffer(self.hear_bytes(), np.uint8)
+
+    def answer(self, question: bytes) -> Any:
+        import ray
+
+        return self.ask(None, ray.get(self.oracle.ask.remote(np.frombuffer(question, np.uint8))))
+
+
+class Bench(Post):
+    """The place of an evaluator."""
+
+    role = "judge"
+
+    def score(self, weights: Any) -> tuple[list[list[Any]], dict[str, float]]:
+        self.wake()
+        told = self.ask({}, weights)
+        return told["episodes"], told["metrics"]
 
 
 def importable() -> list[str]:

@@ -124,18 +124,29 @@ def squeeze(codec: str) -> Callable[[Any], bytes]:
 
 
 def stretch(codec: str, raw: bytes, size: int) -> bytes:
-    """The bytes that were compressed; never more than the header promised."""
-    if codec not in CODECS:
-        raise ValueError(f"a parcel is compressed by {codec!r}. Known: {', '.join(CODECS)}")
-    if codec == "zlib":
-        whole = zlib.decompressobj().decompress(raw, size)
-    elif codec == "lz4":
-        whole = module("lz4.frame", "lz4").LZ4FrameDecompressor().decompress(raw, size)
-    else:
-        whole = module("zstandard", "zstandard").ZstdDecompressor().decompress(raw, size)
+    """The bytes that were compressed; never more than the header promised, whatever they themselves promise."""
+    if codec not in CODECS or not isinstance(size, int) or size <= 0:
+        raise ValueError(f"a parcel of {size} bytes is compressed by {codec!r}. Known: {', '.join(CODECS)}")
+    try:
+        whole = inflate(codec, raw, size)
+    except UserError:
+        raise
+    except Exception as error:  # each package has errors of its own
+        raise ValueError(f"a parcel is not what {codec} makes: {error}") from error
     if len(whole) != size:
         raise ValueError(f"a parcel should have {size} bytes, and has {len(whole)}")
     return bytes(whole)
+
+
+def inflate(codec: str, raw: bytes, size: int) -> Any:
+    if codec == "zlib":
+        return zlib.decompressobj().decompress(raw, size)
+    if codec == "lz4":
+        return module("lz4.frame", "lz4").LZ4FrameDecompressor().decompress(raw, size)
+    zstd = module("zstandard", "zstandard")
+    if zstd.frame_content_size(raw) != size:  # it would be believed
+        raise ValueError("it promises another size")
+    return zstd.ZstdDecompressor().decompress(raw)
 
 
 def module(name: str, package: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from time import perf_counter
 from typing import NamedTuple, Protocol
@@ -11,12 +12,14 @@ from ganglion.buffers import RolloutBuffer
 from ganglion.buffers.frames import Frames
 from ganglion.core import Env, EnvSpec, LogData, Progress, State, Weights, join, under
 from ganglion.envs.faults import Faults, faults_of
+from ganglion.errors import UserError
 from ganglion.exchange import Packet
 from ganglion.runtime.fleet.account import Account
 from ganglion.runtime.fleet.seams import Seams
 from ganglion.runtime.fleet.sender import Item, read
 from ganglion.runtime.learner import Learner
 
+log = logging.getLogger(__name__)
 PATIENCE = 0.5  # seconds that one step waits for an item before it lets others have their say
 
 
@@ -82,9 +85,9 @@ class Receiver:
         packet = self.fleet.pull(PATIENCE)
         wait = perf_counter() - began
         self.waited += wait
-        if packet is None or not self.fleet.account.take(packet.origin):
+        item = packet and self.open(packet)
+        if item is None:
             return LogData("collect", at, {"wait": wait})
-        item = read(packet.body)
         lag = at.opt_steps - item.origin.version
         valid = int(item.rows.valid.sum())
         if self.max_lag is not None and lag > self.max_lag:
@@ -98,6 +101,22 @@ class Receiver:
         episodes = tuple(e._replace(slot=first + e.slot) for e in item.episodes)
         now = at._replace(env_steps=at.env_steps + valid, episodes=at.episodes + len(episodes))
         return LogData("collect", now, {"wait": wait, "lag": float(lag)}, episodes)
+
+    def open(self, packet: Packet) -> Item | None:
+        """The item, counted in; None where it has been here before, or the bytes are no item of this run."""
+        account = self.fleet.account
+        try:
+            item = read(packet.body)
+            ours = item.origin == packet.origin and item.rows.reward.shape[1:] == (self.env.spec.slots,)
+        except UserError:  # a codec that is not installed
+            raise
+        except Exception as error:  # bytes that somebody else made may be wrong in any way
+            log.warning("bytes that are no item, of %s: %s", packet.origin, error)
+            ours = False
+        if not ours:
+            account.refused += 1
+            return None
+        return item if account.take(packet.origin) else None
 
     def publish(self, at: Progress) -> None:
         """Each version once; in lockstep always, for knobs and statistics change without one."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from ganglion.buffers.frames import WHOLE
@@ -15,6 +17,7 @@ from ganglion.runtime.fleet.inside import Lockstep, Threads
 from ganglion.runtime.fleet.nursery import begin_nursery
 from ganglion.runtime.fleet.parcel import Codec, check_codec
 from ganglion.runtime.fleet.receiver import Fleet, Receiver
+from ganglion.runtime.fleet.roster import Files
 from ganglion.runtime.fleet.sender import Lot
 from ganglion.runtime.fleet.station import light
 from ganglion.runtime.learner import Learner
@@ -25,14 +28,15 @@ UPDATES = 16  # that an item allows
 LEAST, LED_IN, USUAL = 8, 32, 32  # rows
 
 
-def build_spread(cfg: RunConfig) -> Trainer:
+Make = Callable[[RunConfig, Lot], Fleet]
+
+
+def build_spread(cfg: RunConfig, make: Make | None = None) -> Trainer:
     """A Trainer that has not begun: the same roles, with a Receiver where a local run has its Explorer."""
     torch.set_num_threads(cfg.run.threads)
     check_codec(cfg.fleet.compress)
-    if cfg.run.mode == "ray":
-        if not cfg.fleet.address:
-            begin_nursery()
-        begin_ray(site(cfg))
+    if cfg.run.mode == "ray" and make is None:
+        begin_cluster(cfg)
     cfg = cfg.model_copy(update={"env": light(cfg.env)})
     env = build_env(cfg)
     agent, recipe = build_agent(cfg, env.spec), cfg.algo.recipe()
@@ -40,10 +44,17 @@ def build_spread(cfg: RunConfig) -> Trainer:
     rows = cfg.fleet.rows if cfg.fleet.rows and not learner.buffer.fresh else fitting(learner, env.spec.slots)
     lot = Lot(rows, Codec(cfg.fleet.compress, cfg.fleet.compress_above))
     max_lag = recipe.max_lag if cfg.fleet.max_lag is None else cfg.fleet.max_lag
-    receiver = Receiver(learner, make_fleet(cfg, lot), env, max_lag)
+    receiver = Receiver(learner, (make or make_fleet)(cfg, lot), env, max_lag)
     env.close()
     seed = derive(cfg.run.seed, "eval") if cfg.eval.seed is None else cfg.eval.seed
     return Trainer(receiver, learner, build_evaluator(cfg, agent, cfg.eval.episodes, seed), cfg.train.budget)
+
+
+def begin_cluster(cfg: RunConfig) -> None:
+    """What takes seconds, and needs nothing that is built meanwhile."""
+    if not cfg.fleet.address:
+        begin_nursery()
+    begin_ray(site(cfg))
 
 
 def fitting(learner: Learner, slots: int) -> int:
@@ -57,12 +68,14 @@ def fitting(learner: Learner, slots: int) -> int:
 
 
 def make_fleet(cfg: RunConfig, lot: Lot) -> Fleet:
+    if cfg.fleet.inference == "central" and cfg.run.mode not in ("threads", "ray"):
+        raise UserError("fleet.inference: central is for run.mode threads or ray.")
     if cfg.run.mode == "sync":
-        if cfg.fleet.inference == "central":
-            raise UserError(
-                "fleet.inference: central is for run.mode threads or ray; in lockstep there is nothing to batch."
-            )
         return Lockstep(cfg, lot)
     if cfg.run.mode == "threads":
         return Threads(cfg, lot, cfg.fleet.queue or 1)  # and one that each explorer holds
+    if cfg.run.mode == "files":
+        if cfg.fleet.inference == "central":
+            raise UserError("fleet.inference: central is for run.mode threads or ray: storage is too slow for it.")
+        return Files(cfg, lot)
     return Coordinator(cfg, lot)

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import sys
 import traceback
 from multiprocessing.connection import Connection
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import torch
@@ -19,6 +21,7 @@ from ganglion.core import Obs, Past
 from ganglion.errors import UserError
 from ganglion.exchange import Weights
 from ganglion.runtime.fleet.advised import Answer, pack_question, unpack_answer
+from ganglion.runtime.fleet.judge import Judge
 from ganglion.runtime.fleet.outpost import WEIGHTS, Brief
 from ganglion.runtime.fleet.parcel import Codec, unpack_weights
 from ganglion.runtime.fleet.segments import SharedBoard, Slots
@@ -85,20 +88,46 @@ def read_brief(brief: Brief) -> RunConfig:
 
 def serve(line: Connection) -> None:
     """Does what is asked until nobody is at the other end. What goes wrong is told, and is the end of it."""
+    Thread(target=watch, args=(line.fileno(),), daemon=True).start()
     try:
-        walker = Walker(Brief(*json.loads(line.recv_bytes())), line)
-        tell(line, {})
-        while True:
-            asked = json.loads(line.recv_bytes())
-            if "begin" in asked:
-                tell(line, {"told": walker.begin(*asked["begin"])})
-            else:
-                walker.collect(line.recv_bytes() if asked["collect"] else None)
+        role, brief = json.loads(line.recv_bytes())
+        ROLES[role](Brief(*brief), line)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         raise
     except Exception as error:
         user = isinstance(error, UserError)
         tell(line, {"error": str(error) if user else traceback.format_exc(), "user": user})
+
+
+def watch(line: int) -> None:
+    """Ends this process when nobody is at the other end any more, whatever its environments are doing."""
+    poll = select.poll()
+    poll.register(line, select.POLLRDHUP)
+    while not poll.poll():
+        pass
+    os._exit(0)
+
+
+def explore(brief: Brief, line: Connection) -> None:
+    walker = Walker(brief, line)
+    tell(line, {})
+    while True:
+        asked = json.loads(line.recv_bytes())
+        if "begin" in asked:
+            tell(line, {"told": walker.begin(*asked["begin"])})
+        else:
+            walker.collect(line.recv_bytes() if asked["collect"] else None)
+
+
+def judge(brief: Brief, line: Connection) -> None:
+    made = Judge(read_brief(brief))
+    tell(line, {})
+    while line.recv_bytes():
+        episodes, metrics = made.score(line.recv_bytes())
+        tell(line, {"episodes": episodes, "metrics": metrics})
+
+
+ROLES = {"explore": explore, "judge": judge}
 
 
 def tell(line: Connection, what: dict[str, Any]) -> None:

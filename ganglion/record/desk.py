@@ -1,0 +1,63 @@
+"""The desk of a run: where its files grow, line by line."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from ganglion.record.stores import Remote, Where, names
+
+APART = ("checkpoints", "videos", ".lock")  # kept by others, or not needed to go on
+
+
+class Desk:
+    """The run's folder itself, where it is on a disk. A store has no files that grow: there it is a private folder
+    whose files are copied into the store when they have changed, before every checkpoint and at the end."""
+
+    def __init__(self, folder: Where) -> None:
+        self.folder = folder
+        self.private: tempfile.TemporaryDirectory[str] | None = None
+        if isinstance(folder, Path):
+            self.path = folder
+        else:
+            self.private = tempfile.TemporaryDirectory(prefix="ganglion-desk-")
+            self.path = Path(self.private.name)
+        self.copied: dict[Path, tuple[int, int]] = {}  # size and time of what the store has
+
+    def fetch(self) -> None:
+        """What an earlier process left in the store."""
+        if isinstance(self.folder, Remote):
+            self._fetch(self.folder, self.path)
+
+    def _fetch(self, source: Remote, target: Path) -> None:
+        for name in set(names(source)) - set(APART):
+            if (source / name).exists():
+                target.mkdir(parents=True, exist_ok=True)
+                (target / name).write_bytes((source / name).read_bytes())
+                self.copied[target / name] = changed(target / name)
+            else:
+                self._fetch(source / name, target / name)
+
+    def send(self) -> None:
+        """Copies what has changed."""
+        if not isinstance(self.folder, Remote):
+            return
+        for path in sorted(Path(root) / name for root, _, files in os.walk(self.path) for name in files):
+            now = changed(path)
+            if self.copied.get(path) != now:
+                target = self.folder
+                for part in path.relative_to(self.path).parts:
+                    target = target / part
+                target.put([path.read_bytes()])
+                self.copied[path] = now
+
+    def close(self) -> None:
+        if self.private is not None:
+            self.private.cleanup()
+
+
+def changed(path: Path) -> tuple[int, int]:
+    """Two of these differ when a file was written between."""
+    stat = path.stat()
+    return stat.st_size, stat.st_mtime_ns

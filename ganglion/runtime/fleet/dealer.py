@@ -1,0 +1,193 @@
+"""The Dealer: a Coordinator whose items go to several learners, by a rule."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from time import monotonic, sleep
+from typing import Any
+
+import numpy as np
+
+from ganglion.config import RunConfig
+from ganglion.core import State, Weights
+from ganglion.errors import LearnerLostError
+from ganglion.exchange import Packet
+from ganglion.runtime.fleet.account import Account, Arrivals
+from ganglion.runtime.fleet.broker import LocalBroker
+from ganglion.runtime.fleet.coordinator import Coordinator, Member
+from ganglion.runtime.fleet.rules import RULES, Desks
+from ganglion.runtime.fleet.sender import Lot
+
+LOOK = 0.005  # seconds between two looks at what others wait for
+REMIND = 0.5  # seconds
+SLACK = 4  # items of a learner that may wait here without holding up their explorers
+
+
+class Dealt:
+    """An item on its way to one learner or several; its explorer walks on when all have it."""
+
+    def __init__(self, packet: Packet, member: Member | None, receivers: int) -> None:
+        self.packet, self.member, self.left = packet, member, receivers
+
+
+class Desk:
+    """One learner, as seen by the Dealer: what waits for it, and how much it has been given."""
+
+    def __init__(self, actor: Any = None) -> None:
+        self.actor = actor  # of a learner elsewhere
+        self.items: deque[Dealt] = deque()
+        self.given = self.stale = 0
+        self.call: Any = None  # the item that is being handed over
+
+
+class Dealer(Coordinator):
+    """Hands items to the learner of this process, which pulls, and to others, which are called: one call each at a
+    time. What a learner has no room for waits, and holds up the explorers it came from."""
+
+    def __init__(self, cfg: RunConfig, lot: Lot) -> None:
+        self.reminded = 0.0
+        super().__init__(cfg, lot)
+        self.account = self.arrivals = Arrivals()
+        self.rule = RULES[cfg.fleet.rule]
+        self.desks = [Desk()]  # the first is this process's own; the others come when their actors are there
+        self.waiting_for: list[int] = []  # learners that wait for an item, longest first
+        self.last: Dealt | None = None  # pulled, and not yet stored
+
+    # ------------------------------------------------------------ this process's own
+
+    def pull(self, timeout: float) -> Packet | None:
+        self.release()
+        own, ends = self.desks[0].items, monotonic() + timeout
+        while not own:
+            left = ends - monotonic()
+            if left < 0:
+                return None
+            self.waits(0)
+            self.deal(min(left, LOOK))
+        self.last = own.popleft()
+        return self.last.packet
+
+    def release(self) -> None:
+        last, self.last = self.last, None
+        if last is not None:
+            self.passed(last)
+        super().release()
+
+    def serve(self) -> None:
+        """For a moment nothing but what the others wait for: this learner has enough."""
+        if 0 in self.waiting_for:
+            self.waiting_for.remove(0)
+        self.deal(LOOK)
+
+    # ------------------------------------------------------------ everybody's
+
+    def deal(self, timeout: float) -> None:
+        """Hands over what there is room for, and gives the next item to whom the rule says."""
+        self.deliver()
+        desks = Desks([desk.given - desk.stale for desk in self.desks], self.waiting_for)
+        if not self.rule(0, desks):  # nobody waits
+            sleep(timeout)
+            return
+        packet = self.arrived(timeout)
+        member, self.taken = self.taken, None
+        if packet is None or member is None:
+            return
+        if not self.arrivals.arrive(packet.origin):
+            self.free(member)
+            return
+        self.give(packet, member, self.rule(packet.origin.explorer, desks))
+        self.deliver()
+
+    def give(self, packet: Packet, member: Member, receivers: tuple[int, ...]) -> None:
+        desks = [self.desks[rank] for rank in receivers]
+        dealt = Dealt(packet, member, len(desks))
+        at_once = receivers == (0,) and 0 in self.waiting_for
+        if not at_once and all(len(desk.items) < SLACK for desk in desks):
+            dealt.packet, dealt.member = packet._replace(body=np.array(packet.body)), None
+            self.free(member)
+        for rank, desk in zip(receivers, desks, strict=True):
+            desk.items.append(dealt)
+            desk.given += 1
+            if rank in self.waiting_for:
+                self.waiting_for.remove(rank)
+
+    def passed(self, dealt: Dealt) -> None:
+        """One more of its receivers has it."""
+        dealt.left -= 1
+        if dealt.left == 0 and dealt.member is not None:
+            self.free(dealt.member)
+
+    def deliver(self) -> None:
+        self.desks[0].stale = self.account.stale
+        for rank, desk in enumerate(self.desks[1:], 1):
+            if desk.call is not None:
+                if not self.ray.wait([desk.call], timeout=0)[0]:
+                    continue
+                desk.stale, desk.call = self.answer(desk.call, rank), None
+            if desk.items:
+                dealt = desk.items.popleft()
+                desk.call = desk.actor.take.remote(list(dealt.packet.origin), dealt.packet.body)
+                self.passed(dealt)  # Ray has copied it
+            else:
+                self.waits(rank)
+
+    def answer(self, call: Any, rank: int) -> int:
+        try:
+            return int(self.ray.get(call))
+        except self.ray.exceptions.RayActorError as error:
+            raise LearnerLostError(f"learner {rank} ended") from error
+
+    def waits(self, rank: int) -> None:
+        if rank not in self.waiting_for:
+            self.waiting_for.append(rank)
+
+    def publish(self, weights: Weights) -> None:
+        self.reminded = 0.0
+        super().publish(weights)
+
+    def remind(self) -> None:
+        """Not at every look."""
+        if monotonic() - self.reminded > REMIND:
+            self.reminded = monotonic()
+            super().remind()
+
+    def numbers(self) -> Mapping[str, float]:
+        given = {f"fleet/given_{rank}": float(desk.given) for rank, desk in enumerate(self.desks)}
+        stale = sum(desk.stale for desk in self.desks[1:])
+        return {**super().numbers(), "fleet/stale": float(self.account.stale + stale), **given}
+
+
+class Inbox:
+    """The fleet of a learner that is given its items: explorers are another's to watch, and weights to publish."""
+
+    lockstep = False
+
+    def __init__(self, cfg: RunConfig, lot: Lot) -> None:
+        self.account: Account = Arrivals()
+        self.broker = LocalBroker(1)
+
+    def pull(self, timeout: float) -> Packet | None:
+        """Does not wait for long: whoever deals may wait for this learner to agree with the others."""
+        return self.broker.pull(min(timeout, 2 * LOOK))
+
+    def release(self) -> None:
+        """Every item has memory of its own."""
+
+    def publish(self, weights: Weights) -> None:
+        """All learners have the same; the first one publishes them."""
+
+    def numbers(self) -> Mapping[str, float]:
+        return {}
+
+    def resize(self, explorers: int) -> None:
+        """Not its to say."""
+
+    def close(self) -> None:
+        self.broker.close()
+
+    def state(self) -> State:
+        return State()
+
+    def restore(self, state: State) -> None:
+        """There is nothing to go on from."""

@@ -1,0 +1,113 @@
+"""A Partner: a learner beyond the first, in a process of its own. It writes nothing, and ends with the first.
+
+As a Ray actor it is given its items; as a process (`python -m ganglion.runtime.fleet.partner`) it has an explorer of
+its own, reads what to do from stdin and answers on stdout, a line of JSON each.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from threading import Thread
+from typing import IO, Any, NamedTuple
+
+from ganglion.errors import UserError
+
+
+class Post(NamedTuple):
+    """All that a partner needs to know, in plain values."""
+
+    config: str  # YAML
+    modules: Sequence[str]  # the user's own, that register names
+    rank: int
+    given: bool  # whether items come to it; else it explores by itself
+
+
+class Partner:
+    """Builds its trainer at once, and learns with the others when told where they meet."""
+
+    def __init__(self, post: Sequence[Any]) -> None:
+        self.post = Post(*post)
+        self.failure: Exception | None = None
+        try:
+            self.prepare(self.post)
+        except Exception as error:  # told by `ready`: an actor that fails here is dead, and only Ray says why
+            self.failure = error
+
+    def prepare(self, post: Post) -> None:
+        from ganglion.config.files import import_module, load
+        from ganglion.runtime.build import build
+        from ganglion.runtime.fleet.dealer import Inbox
+        from ganglion.runtime.fleet.several import placed
+        from ganglion.runtime.fleet.spread import build_spread
+
+        for module in post.modules:
+            import_module(module)
+        whole = load(post.config)
+        self.size, self.counts = whole.fleet.learners, not (post.given and whole.fleet.rule == "broadcast")
+        cfg = placed(whole, post.rank)
+        self.trainer = build_spread(cfg, Inbox) if post.given else build(cfg)
+
+    def ready(self) -> int:
+        """Its process, once it could begin."""
+        if self.failure is not None:
+            raise self.failure
+        return os.getpid()
+
+    def learn(self, meet: str) -> None:
+        """Takes its turns with the others until it is ended, as often as the first one begins."""
+        from ganglion.runtime.fleet.learners import Group, GroupTrainer
+        from ganglion.runtime.fleet.several import PATIENCE, meeting
+
+        place, over = meeting(meet, self.size)
+        device = self.trainer.learner.agent.device
+        with Group(self.post.rank, self.size, place, device, PATIENCE, over) as group:
+            trainer = GroupTrainer(self.trainer, group, self.counts)
+            while True:
+                for _ in trainer():
+                    pass
+
+    def take(self, origin: Sequence[Any], body: Any) -> int:
+        """An item, as soon as there is room for it; says how many were too old to learn from."""
+        from ganglion.core import Origin
+
+        fleet: Any = self.trainer.explorer.fleet  # type: ignore[union-attr]
+        fleet.broker.push(body, Origin(*origin))
+        return int(fleet.account.stale)
+
+
+# ------------------------------------------------------------ as a process
+
+
+def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the first one, which ends the others
+    answers, sys.stdout = sys.stdout, sys.stderr  # whatever an environment prints is no answer
+    partner = Partner(json.loads(sys.stdin.readline()))
+    try:
+        tell(answers, ready=partner.ready())
+        meet = json.loads(sys.stdin.readline())
+        Thread(target=end_with, args=(sys.stdin,), daemon=True).start()
+        partner.learn(meet)
+    except Exception as error:
+        tell(answers, error=f"{type(error).__name__}: {error}"[:2_000], user=isinstance(error, UserError))
+        os._exit(1)
+
+
+def tell(answers: IO[str], **what: Any) -> None:
+    answers.write(json.dumps(what) + "\n")
+    answers.flush()
+
+
+def end_with(pipe: IO[str]) -> None:
+    """Waits for the other end of a pipe to close, however that happens."""
+    pipe.read()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path.cwd()))
+    main()

@@ -1,0 +1,254 @@
+"""Who explores for a run that is met through storage: what the learner says, and the places it gives to those who come.
+
+session.json                     what an explorer must know; written anew by each start of the learner
+<session>/hello/<guest>.<count>  an explorer's sign of life, the count grows
+<session>/places/<guest>         the learner's answer: which explorer it is, and of which incarnation
+<session>/items, weights         the broker's
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import secrets
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
+from importlib.metadata import version
+from pathlib import Path
+from time import monotonic
+from typing import Any, NamedTuple
+
+from ganglion.config import RunConfig, dump
+from ganglion.core import State, Weights
+from ganglion.errors import UserError
+from ganglion.exchange import Packet
+from ganglion.record.atomic import drop_tree
+from ganglion.record.lock import held
+from ganglion.record.stores import Where, drop, located, names, put, reached
+from ganglion.runtime.fleet.account import Account
+from ganglion.runtime.fleet.files import FileBroker, seal, unseal
+from ganglion.runtime.fleet.sender import Lot
+from ganglion.runtime.fleet.station import PLAYER, Place, modules
+
+log = logging.getLogger(__name__)
+SESSION = "session.json"
+TOKEN = re.compile(r"[0-9a-f]{16}")
+HELLO = re.compile(r"([0-9a-f]{16})\.(\d{1,12})")
+BEATS = 5  # signs of life in the time after which one is missed
+ALONE = 60.0  # seconds without any explorer after which that is said
+LOOK = 0.5  # seconds between two looks at who is there
+
+
+class Session(NamedTuple):
+    """What an explorer must know, in plain values."""
+
+    token: str  # of this start of the learner
+    ganglion: str  # its version
+    config: str  # YAML
+    modules: list[str]  # the user's own, that register names
+    rows: int  # of an item
+    codec: list[Any]
+    ahead: int  # items of one explorer that may wait
+    silence: float  # seconds after which a place is given to another
+    closed: bool = False
+
+    @property
+    def beat(self) -> float:
+        return self.silence / BEATS
+
+
+def read_session(folder: Where) -> Session | None:
+    """What the learner says; None where there is none, or none that is whole."""
+    told = read_json(folder / SESSION)
+    try:
+        return None if told is None else Session(**told)
+    except TypeError:
+        raise UserError(f"{folder} belongs to another version of Ganglion: its {SESSION} has other entries.") from None
+
+
+def write_json(path: Where, told: Any) -> None:
+    put(path, seal(json.dumps(told).encode()))
+
+
+def read_json(path: Where) -> Any:
+    try:
+        body = unseal(path.read_bytes())
+        return None if body is None else json.loads(bytes(body))
+    except (FileNotFoundError, ValueError):
+        return None
+
+
+class Guest:
+    """An explorer that has said hello."""
+
+    def __init__(self) -> None:
+        self.count, self.heard, self.missed = -1, 0.0, 0
+        self.place: Place | None = None
+
+
+class Roster:
+    """Places for explorers that come by themselves: taken back from those who have left or fallen silent."""
+
+    def __init__(self, home: Where, wanted: int, silence: float) -> None:
+        self.hello, self.places = home / "hello", home / "places"
+        self.wanted, self.silence = wanted, silence
+        self.lives: list[int] = []  # the incarnation of each explorer
+        self.guests: dict[str, Guest] = {}  # in the order they came
+        self.begun: set[int] = set()  # explorers of this session, running or not
+        self.account = Account()
+
+    def look(self) -> None:
+        """Who is there, who is not any more, and who may begin."""
+        now, counts = monotonic(), self.counts()
+        for name, count in counts.items():
+            guest = self.guests.setdefault(name, Guest())
+            if count != guest.count:
+                guest.count, guest.heard, guest.missed = count, now, 0
+        for name, guest in list(self.guests.items()):
+            guest.missed += name not in counts  # a listing may miss a name that is just being replaced
+            if guest.missed > 1 or (guest.place is not None and guest.place.explorer >= self.wanted):
+                self.dismiss(name)
+            elif now - guest.heard > self.silence:
+                self.bury(name)
+        self.seat()
+
+    def counts(self) -> dict[str, int]:
+        """The newest sign of life of each guest."""
+        signs = sorted((fit[1], int(fit[2])) for fit in filter(None, map(HELLO.fullmatch, names(self.hello))))
+        return dict(signs)
+
+    def seat(self) -> None:
+        """Gives free places to those who have none."""
+        taken = {guest.place.explorer for guest in self.guests.values() if guest.place}
+        free = [explorer for explorer in range(self.wanted) if explorer not in taken]
+        waiting = [name for name, guest in self.guests.items() if guest.place is None]
+        for explorer, name in zip(free, waiting):
+            self.lives += [-1] * (explorer + 1 - len(self.lives))
+            self.lives[explorer] += 1
+            place = Place(explorer, self.lives[explorer])
+            write_json(self.places / name, list(place))
+            self.guests[name].place = place
+            self.account.restarts += explorer in self.begun
+            self.begun.add(explorer)
+
+    def bury(self, name: str) -> None:
+        """Takes the place of one who gives no sign of life; what it had in the making is gone with it."""
+        guest = self.guests[name]
+        if guest.place is not None:
+            self.account.in_flight += 1
+            log.warning(
+                "explorer %d gave no sign of life for %g s: its place is free", guest.place.explorer, self.silence
+            )
+        self.dismiss(name)
+        drop(self.hello / f"{name}.{guest.count}")
+
+    def dismiss(self, name: str) -> None:
+        """Without a place, an explorer says hello again, under another name."""
+        del self.guests[name]
+        drop(self.places / name)
+
+    @property
+    def seated(self) -> int:
+        return sum(guest.place is not None for guest in self.guests.values())
+
+
+class Files:
+    """A fleet met through storage: explorers come by themselves (`ganglion explore`), leave, die, are replaced."""
+
+    lockstep = False
+
+    def __init__(self, cfg: RunConfig, lot: Lot) -> None:
+        fleet = cfg.fleet
+        assert fleet.path is not None  # the config says so
+        self.folder = reached(located(fleet.path, "fleet.path"), "fleet.path")
+        ahead = -(-(fleet.queue or 1) // fleet.explorers)
+        own = dump(cfg), modules(cfg), lot.rows, list(lot.codec)
+        self.session = Session(secrets.token_hex(8), version("ganglion"), *own, ahead, fleet.silence)
+        home = self.folder / self.session.token
+        self.broker, self.roster = FileBroker(home, ahead), Roster(home, fleet.explorers, fleet.silence)
+        self.account = self.roster.account
+        self.looked: float | None = None  # when, at the roster; None before the first time
+        self.alone = 0.0  # since when nobody is there, or when that was said last
+        self.lock = ExitStack()
+
+    def begin(self) -> None:
+        """Says to everyone where the run is; what an earlier learner left is removed."""
+        if self.looked is not None:
+            return
+        try:
+            if isinstance(self.folder, Path):
+                self.folder.mkdir(parents=True, exist_ok=True)
+            self.lock.enter_context(held(self.folder))
+            for name in names(self.folder):
+                if TOKEN.fullmatch(name):
+                    clear(self.folder / name)
+            write_json(self.folder / SESSION, self.session._asdict())
+        except OSError as error:
+            raise UserError(f"fleet.path: {self.folder} cannot be used: {error.strerror or error}.") from error
+        self.looked, self.alone = 0.0, monotonic()
+
+    def pull(self, timeout: float) -> Packet | None:
+        self.begin()
+        often = min(LOOK, self.session.beat)
+        if monotonic() - (self.looked or 0.0) > often:
+            with self.broker.outage.borne():
+                self.check()
+                self.roster.look()
+            self.looked = monotonic()
+            self.call()
+        before = self.broker.refused
+        packet = self.broker.pull(min(timeout, often))
+        self.account.refused += self.broker.refused - before
+        return packet
+
+    def call(self) -> None:
+        """Says now and then that nobody is there to explore."""
+        if self.roster.seated:
+            self.alone = monotonic()
+        elif monotonic() - self.alone > ALONE:
+            self.alone = monotonic()
+            log.warning("no explorer is there. Start one, anywhere: ganglion explore %s", self.folder)
+
+    def check(self) -> None:
+        """Two learners in one place would take each other's items."""
+        told = read_session(self.folder)
+        if told is not None and told.token != self.session.token:
+            raise UserError(f"fleet.path: another run has begun in {self.folder}. Give each a folder of its own.")
+
+    def release(self) -> None:
+        """Every item has memory of its own."""
+
+    def publish(self, weights: Weights) -> None:
+        self.begin()
+        self.broker.publish(weights, PLAYER)
+
+    def numbers(self) -> Mapping[str, float]:
+        return {"fleet/explorers": float(self.roster.seated), "fleet/queue": float(self.broker.waiting())}
+
+    def resize(self, explorers: int) -> None:
+        """So many places; who comes beyond them stands by."""
+        self.roster.wanted = explorers
+
+    def close(self) -> None:
+        """Tells everyone that the run is over."""
+        self.broker.close()
+        if self.looked is None:
+            return
+        with suppress(OSError, UserError):
+            self.check()
+            write_json(self.folder / SESSION, self.session._replace(closed=True)._asdict())
+            clear(self.folder / self.session.token)
+        self.lock.close()
+
+    def state(self) -> State:
+        return State({}, {"lives": list(self.roster.lives)})
+
+    def restore(self, state: State) -> None:
+        self.roster.lives = list(state.scalars["lives"])  # those who come now are the next incarnations
+
+
+def clear(folder: Where) -> None:
+    """Removes a folder that is ours, with all that is in it, unless somebody is just writing into it."""
+    with suppress(OSError):
+        drop_tree(folder) if isinstance(folder, Path) else folder.clear()

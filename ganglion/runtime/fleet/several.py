@@ -1,0 +1,279 @@
+"""Several learners of one run: the first is this process's, partners are started, watched and ended by it."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import shutil
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Generator, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from itertools import count
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
+
+from ganglion.config import RunConfig, dump
+from ganglion.core import Command, LogData, Stop
+from ganglion.errors import LearnerLostError, UserError
+from ganglion.runtime.build import build, pick_device
+from ganglion.runtime.fleet.coordinator import explained
+from ganglion.runtime.fleet.dealer import Dealer, Desk
+from ganglion.runtime.fleet.folders import make_folder
+from ganglion.runtime.fleet.learners import Group, GroupTrainer, seed_of
+from ganglion.runtime.fleet.partner import Partner, Post
+from ganglion.runtime.fleet.receiver import Receiver
+from ganglion.runtime.fleet.spread import begin_cluster, build_spread
+from ganglion.runtime.fleet.station import modules
+from ganglion.runtime.trainer import Trainer
+
+log = logging.getLogger(__name__)
+PATIENCE = 3_600.0  # seconds that learners wait for one of them: the first may be evaluating, or saving
+GRACE = 5.0  # seconds in which one that was lost is found out
+ADDRESS_OF = 0x8915  # ioctl: the address of a network interface
+THREADS = 4  # of an actor: one learns, one takes items
+
+
+def placed(cfg: RunConfig, rank: int) -> RunConfig:
+    """The config of one learner alone: its seed, its device; eagerly unless told otherwise."""
+    device = pick_device(cfg.run.device)
+    fast = "eager" if cfg.run.fast == "auto" else cfg.run.fast
+    chosen = f"cuda:{rank % torch.cuda.device_count()}" if device.type == "cuda" else "cpu"
+    run = cfg.run.model_copy(update={"seed": seed_of(cfg.run.seed, rank), "fast": fast, "device": chosen})
+    return cfg.model_copy(update={"run": run, "fleet": cfg.fleet.model_copy(update={"learners": 1})})
+
+
+def build_several(cfg: RunConfig) -> Trainer:
+    """The Trainer of the first learner; the others have been started, and are waited for when it begins."""
+    given = cfg.run.mode == "ray"
+    first = placed(cfg, 0)
+    if not given:
+        return LeadTrainer(build(first), Processes(cfg))
+    begin_cluster(cfg)
+    first = first.model_copy(update={"fleet": cfg.fleet})
+    trainer = build_spread(first, Dealer)
+    assert isinstance(trainer.explorer, Receiver) and isinstance(trainer.explorer.fleet, Dealer)
+    return LeadTrainer(trainer, Actors(cfg, trainer.explorer.fleet))
+
+
+# ------------------------------------------------------------ the others
+
+
+class Company(Protocol):
+    """The other learners."""
+
+    def gather(self, device: torch.device) -> Group:
+        """All of them, together."""
+        ...
+
+    def why(self, error: Exception) -> Exception:
+        """What is behind an error of talking to them."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Processes:
+    """Partners as processes of this machine, each with an explorer of its own."""
+
+    def __init__(self, cfg: RunConfig) -> None:
+        self.size, self.folder, self.meetings = cfg.fleet.learners, make_folder(), count()
+        self.started = [self.start(Post(dump(cfg), modules(cfg), rank, False)) for rank in range(1, self.size)]
+
+    def start(self, post: Post) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "ganglion.runtime.fleet.partner"]
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.tell(process, list(post))
+        return process
+
+    def tell(self, process: subprocess.Popen[str], what: Any) -> None:
+        assert process.stdin is not None
+        with suppress(BrokenPipeError):  # its answer says why, or that there is none
+            process.stdin.write(json.dumps(what) + "\n")
+            process.stdin.flush()
+
+    def answer(self, process: subprocess.Popen[str], rank: int) -> None:
+        """Reads a line; an exception where it says why the process failed, or where there is none."""
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        told = json.loads(line) if line else {}
+        if "error" in told:
+            raise (
+                UserError(told["error"].partition(": ")[2])
+                if told["user"]
+                else RuntimeError(f"learner {rank} failed: {told['error']}")
+            )
+        if not told:
+            raise LearnerLostError(f"learner {rank} ended (process {process.pid})")
+
+    def gather(self, device: torch.device) -> Group:
+        for rank, process in enumerate(self.started, 1):
+            self.answer(process, rank)
+        meet = self.folder / f"meet-{next(self.meetings)}"
+        for process in self.started:
+            self.tell(process, str(meet))
+        return Group(0, self.size, meet, device, PATIENCE)
+
+    def why(self, error: Exception) -> Exception:
+        found: list[Exception] = []
+        for rank, process in enumerate(self.started, 1):
+            try:
+                process.wait(GRACE)
+                self.answer(process, rank)
+            except subprocess.TimeoutExpired:
+                continue
+            except (LearnerLostError, UserError, RuntimeError) as reason:
+                found.append(reason)
+        return first_cause(found) or error
+
+    def close(self) -> None:
+        for process in self.started:
+            process.kill()
+        for process in self.started:
+            process.communicate()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class Actors:
+    """Partners as Ray actors, each given its items by the Dealer."""
+
+    def __init__(self, cfg: RunConfig, dealer: Dealer) -> None:
+        self.ray, self.dealer, self.size = dealer.ray, dealer, cfg.fleet.learners
+        self.folder, self.meetings = make_folder(), count()
+        joined = bool(cfg.fleet.address)  # elsewhere Ray finds room for them
+        gpus = float(joined and pick_device(cfg.run.device).type == "cuda")
+        options = {"num_cpus": int(joined), "num_gpus": gpus, "max_restarts": 0, "max_task_retries": 0}
+        made = self.ray.remote(max_concurrency=THREADS, **options)(Partner)
+        posts = [Post(dump(cfg), modules(cfg), rank, True) for rank in range(1, self.size)]
+        dealer.desks += [Desk(made.remote(list(post))) for post in posts]
+        self.learning: list[Any] = []
+
+    @property
+    def actors(self) -> list[Any]:
+        return [desk.actor for desk in self.dealer.desks[1:]]
+
+    def gather(self, device: torch.device) -> Group:
+        try:
+            self.ray.get([actor.ready.remote() for actor in self.actors])
+        except (self.ray.exceptions.RayTaskError, self.ray.exceptions.RayActorError) as error:
+            raise reason(self.ray, error, "a learner") from error
+        here = self.ray.util.get_node_ip_address()
+        hosts = {node["NodeManagerAddress"] for node in self.ray.nodes() if node["Alive"]}
+        place: Path | Store
+        if hosts == {here}:
+            place, over = self.folder / f"meet-{next(self.meetings)}", "lo"
+            meet = str(place)
+        else:
+            place, port = listen(here, self.size)
+            meet, over = f"{here}:{port}", interface(here)
+        self.learning = [actor.learn.remote(meet) for actor in self.actors]
+        return Group(0, self.size, place, device, PATIENCE, over)
+
+    def why(self, error: Exception) -> Exception:
+        ended, _ = self.ray.wait(self.learning, num_returns=len(self.learning), timeout=GRACE)
+        found = []
+        for call in ended:
+            try:
+                self.ray.get(call)
+            except (self.ray.exceptions.RayTaskError, self.ray.exceptions.RayActorError) as told:
+                found.append(reason(self.ray, told, f"learner {1 + self.learning.index(call)}"))
+        return first_cause(found) or error
+
+    def close(self) -> None:
+        for actor in self.actors:
+            with suppress(Exception):  # Ray may be gone already
+                self.ray.kill(actor)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def reason(ray: Any, error: Any, who: str) -> Exception:
+    """What a call to a partner brought instead of an answer."""
+    dead = isinstance(error, ray.exceptions.RayActorError)
+    return LearnerLostError(f"{who} ended") if dead else explained(error, who)
+
+
+def first_cause(found: Sequence[Exception]) -> Exception | None:
+    """One of several errors: of those who only heard that another is lost, last."""
+    order = (LearnerLostError, UserError, Exception)
+    ranked = sorted(found, key=lambda error: next(k for k, kind in enumerate(order) if isinstance(error, kind)))
+    return ranked[0] if ranked else None
+
+
+# ------------------------------------------------------------ where they meet
+
+
+def meeting(meet: str, size: int) -> tuple[Path | Store, str]:
+    """Where a partner meets the others, as it was told, and the network that it talks over."""
+    if meet.startswith("/"):
+        return Path(meet), "lo"
+    host, _, port = meet.rpartition(":")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((host, int(port)))  # sends nothing; it says which of our addresses leads there
+        here = probe.getsockname()[0]
+    wait = timedelta(seconds=PATIENCE)
+    return TCPStore(host, int(port), size, False, wait), interface(here)
+
+
+def listen(host: str, size: int) -> tuple[Store, int]:
+    """A place to meet on one address of this machine, at a port that is free."""
+    server = socket.create_server((host, 0))
+    port = int(server.getsockname()[1])
+    wait = timedelta(seconds=PATIENCE)
+    store = TCPStore(
+        host, port, size, True, wait, wait_for_workers=False, master_listen_fd=server.detach(), use_libuv=True
+    )
+    return store, port
+
+
+def interface(address: str) -> str:
+    """The network interface that has an address."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            with suppress(OSError):  # it has none
+                told = fcntl.ioctl(probe.fileno(), ADDRESS_OF, struct.pack("256s", name[:15].encode()))
+                if socket.inet_ntoa(told[20:24]) == address:
+                    return name
+    raise UserError(f"fleet.learners: no network of this machine has the address {address}.")
+
+
+# ------------------------------------------------------------ the first
+
+
+class LeadTrainer(GroupTrainer):
+    """The first learner's: gathers the others when it begins, and tells when one of them is lost."""
+
+    def __init__(self, trainer: Trainer, company: Company) -> None:
+        super().__init__(trainer, None)
+        self.company = company
+
+    def __call__(self) -> Generator[LogData, Command | None, Stop]:
+        try:
+            if self.met is None:
+                self.met = self.company.gather(self.learner.agent.device)
+            return (yield from super().__call__())
+        except (RuntimeError, LearnerLostError) as error:
+            why = self.company.why(error)
+            if why is error:
+                raise
+            raise why from error
+
+    def idle(self) -> bool:
+        """Explorers walk on for the others, and need weights for it: a resumed learner may have enough at once."""
+        if isinstance(self.explorer, Receiver) and isinstance(self.explorer.fleet, Dealer):
+            self.explorer.publish(self.at)
+            self.explorer.fleet.serve()
+        return super().idle()
+
+    def close(self) -> None:
+        """Ends the others."""
+        if self.met is not None:
+            self.met.close()
+        self.company.close()
+        super().close()

@@ -1,0 +1,59 @@
+"""A nursery: walkers come from it in a moment, end with their line, and with it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from multiprocessing.connection import Connection
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any
+
+from ganglion import load_config
+from ganglion.config import dump
+from ganglion.runtime.fleet.nursery import Nursery, connect
+from ganglion.runtime.fleet.outpost import Brief, importable
+
+
+def gone(pid: int) -> bool:
+    ends = monotonic() + 20
+    while monotonic() < ends:
+        if not Path(f"/proc/{pid}").exists():
+            return True
+        sleep(0.02)
+    return False
+
+
+def hatch(nursery: Nursery, config: str, folder: Path) -> Connection:
+    line = connect(nursery.path)
+    brief = Brief(config, [], importable(), 4, ("none", 0), str(folder), "cookie", 2, "")
+    line.send_bytes(json.dumps(["explore", brief]).encode())
+    return line
+
+
+def ask(line: Connection, **what: Any) -> Any:
+    line.send_bytes(json.dumps(what).encode())
+    return json.loads(line.recv_bytes())
+
+
+def test_walkers_end_with_their_line_and_with_the_nursery(tmp_path: Path) -> None:
+    (tmp_path / "cookie").touch()
+    config = dump(load_config(None, ["algo=dqn", "env={kind: toy, id: identity, slots: 2}"]))
+    nursery = Nursery()
+    lines = [hatch(nursery, config, tmp_path) for _ in range(3)]
+    pids = []
+    for explorer, line in enumerate(lines):
+        assert json.loads(line.recv_bytes()) == {}
+        near, pid = ask(line, begin=[explorer, 0])["told"]
+        assert near and pid != nursery.process.pid
+        pids.append(pid)
+    lines[0].send_bytes(json.dumps({"collect": False}).encode())  # it waits for weights, and for nobody
+    lines[0].close()
+    assert gone(pids[0])
+    wrong = hatch(nursery, "algo: nosuch\nenv: {kind: toy, id: chain}\n", tmp_path)
+    told = json.loads(wrong.recv_bytes())
+    assert told["user"] and "nosuch" in told["error"]
+    os.kill(pids[1], signal.SIGSTOP)
+    nursery.close()
+    assert gone(pids[1]) and gone(pids[2]) and not nursery.path.parent.exists()

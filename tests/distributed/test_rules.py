@@ -1,0 +1,158 @@
+"""Which learner an item goes to: what each receives, by each rule; and what holds up whom."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ganglion.config import RunConfig
+from ganglion.core import Origin
+from ganglion.exchange import Packet
+from ganglion.runtime.fleet.account import Arrivals
+from ganglion.runtime.fleet.dealer import SLACK, Dealer, Desk
+from ganglion.runtime.fleet.rules import RULES, Desks
+
+
+def test_broadcast_is_everything_to_everyone() -> None:
+    assert RULES["broadcast"](3, Desks([5, 0, 1], [2])) == (0, 1, 2)
+
+
+def test_divide_is_by_explorer() -> None:
+    to = [RULES["divide"](explorer, Desks([9, 0], [])) for explorer in range(5)]
+    assert to == [(0,), (1,), (0,), (1,), (0,)]
+
+
+def test_first_served_is_who_has_waited_longest() -> None:
+    assert RULES["first-served"](0, Desks([9, 0, 0], [2, 0])) == (2,)
+    assert RULES["first-served"](0, Desks([9, 0, 0], [])) == ()
+
+
+def test_equal_is_who_has_fewest() -> None:
+    received = [0, 0, 0]
+    for _ in range(8):
+        (to,) = RULES["equal"](7, Desks(received, [1]))
+        received[to] += 1
+    assert received == [3, 3, 2]
+
+
+def test_every_rule_is_a_setting() -> None:
+    assert set(RULES) == set(str(RunConfig.model_fields["fleet"].annotation.model_fields["rule"].annotation.__args__)  # type: ignore[union-attr]
+                             .strip("()").replace("'", "").split(", "))  # fmt: skip
+
+
+# ------------------------------------------------------------ dealing
+
+
+class Walker:
+    """An explorer that always has the next item."""
+
+    def __init__(self, explorer: int) -> None:
+        self.explorer, self.sequence, self.held = explorer, 0, 0
+
+
+class Elsewhere:
+    """A learner that keeps what it is given, and has room for `room` items."""
+
+    def __init__(self, room: int) -> None:
+        self.room, self.items = room, list[Origin]()
+        self.take = self
+
+    def remote(self, origin: list[Any], body: Any) -> Elsewhere:
+        self.items.append(Origin(*origin))
+        return self
+
+
+class Table(Dealer):
+    """A Dealer without Ray: explorers in equal turns, each with one item that is not yet stored."""
+
+    def __init__(self, rule: str, explorers: int, rooms: list[int]) -> None:
+        self.account = self.arrivals = Arrivals()
+        self.rule, self.last, self.taken = RULES[rule], None, None
+        self.desks = [Desk(), *(Desk(Elsewhere(room)) for room in rooms)]
+        self.waiting_for = []
+        self.walkers = deque(Walker(explorer) for explorer in range(explorers))
+        self.ray: Any = self
+
+    def arrived(self, timeout: float) -> Packet | None:
+        for _ in range(len(self.walkers)):
+            self.walkers.rotate(-1)
+            walker = self.walkers[0]
+            if not walker.held:
+                walker.held, walker.sequence = 1, walker.sequence + 1
+                self.taken = walker  # type: ignore[assignment]
+                return Packet(Origin("main", walker.explorer, 0, walker.sequence - 1, 0), np.zeros(4, np.uint8))
+        return None
+
+    def free(self, member: Any) -> None:
+        member.held -= 1
+
+    def release(self) -> None:
+        last, self.last = self.last, None
+        if last is not None:
+            self.passed(last)
+
+    def wait(self, calls: list[Any], timeout: float) -> Any:
+        """Ray's."""
+        (call,) = calls
+        return ([call], []) if len(call.items) < call.room else ([], [call])
+
+    def get(self, call: Any) -> int:
+        return 0
+
+
+def pulled(table: Table, count: int) -> list[Origin]:
+    found = []
+    for _ in range(count):
+        packet = table.pull(1.0)
+        assert packet is not None
+        found.append(packet.origin)
+    table.release()
+    return found
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_what_each_learner_receives(rule: str) -> None:
+    """Three learners, three explorers: nothing is lost, and nobody is given an item twice."""
+    table = Table(rule, 3, [1_000, 1_000])
+    received = [pulled(table, 20), *(desk.actor.items for desk in table.desks[1:])]
+    for items in received:
+        assert len(items) == len(set(items)) >= 18
+        for explorer in range(3):
+            numbers = [item.sequence for item in items if item.explorer == explorer]
+            assert numbers == sorted(numbers)
+    if rule == "broadcast":
+        assert received[0] == received[1][:20] == received[2][:20]
+    else:
+        assert not set(received[0]) & set(received[1]) and not set(received[1]) & set(received[2])
+        whole = set().union(*received)
+        assert Counter(item.explorer for item in whole).total() == table.account.received - len(table.desks[0].items)
+    if rule == "divide":
+        assert [{item.explorer for item in items} for items in received] == [{0}, {1}, {2}]
+    if rule == "equal":
+        assert max(map(len, received)) - min(map(len, received)) <= 1
+    assert table.account.lost == table.account.duplicated == 0
+
+
+def test_a_learner_that_takes_nothing_holds_up_only_its_explorers() -> None:
+    table = Table("divide", 2, [1])
+    assert {item.explorer for item in pulled(table, 50)} == {0}
+    (other,) = table.desks[1:]
+    assert len(other.actor.items) == 1 and len(other.items) == SLACK + 1  # the last one holds its explorer
+    assert next(walker for walker in table.walkers if walker.explorer == 1).held == 1
+
+
+def test_one_that_has_enough_serves_the_others() -> None:
+    table = Table("equal", 1, [1_000])
+    for _ in range(2 * SLACK):
+        table.serve()
+    assert len(table.desks[1].actor.items) == len(table.desks[0].items) == SLACK
+
+
+def test_nobody_waits() -> None:
+    table = Table("first-served", 2, [1])
+    for _ in range(5):
+        table.serve()
+    assert table.account.received == 1  # it is being taken; nobody asked for another

@@ -1,0 +1,123 @@
+"""Several learners by a setting: started, lost, started again from the newest checkpoint."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ganglion.cli import drive, main
+from ganglion.config import RunConfig
+from ganglion.core import LogData
+from ganglion.errors import LearnerLostError
+from ganglion.runtime.fleet.several import LeadTrainer, Processes, interface
+from ganglion.runtime.run import Run
+from tests.equal.runs import config
+
+LOCAL = ["train", "env={kind: toy, id: identity, slots: 4}", "log=[jsonl]", "--learners", "2"]
+
+
+def company(run: Run) -> Processes:
+    assert isinstance(run.trainer, LeadTrainer) and isinstance(run.trainer.company, Processes)
+    return run.trainer.company
+
+
+def test_one_of_two_is_killed_and_both_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                             capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
+    """From the newest checkpoint, in one command; the first alone writes the folder, counters are of both."""
+    lives: list[Run] = []
+    follow = drive.follow
+
+    def watched(run: Run, asked: Any) -> None:
+        lives.append(run)
+        stream = run.stream
+
+        def killing() -> Any:
+            for log in stream():
+                if len(lives) == 1 and log.kind == "save":
+                    company(run).started[0].send_signal(signal.SIGKILL)
+                yield log
+
+        run.stream = killing  # type: ignore[method-assign, assignment]
+        follow(run, asked)
+
+    monkeypatch.setattr(drive, "follow", watched)
+    more = ["algo={kind: ppo, horizon: 16, net: {hidden: [16]}}", "train.budget=1200 steps", "save.every=400 steps"]
+    assert main([*LOCAL, *more, "eval={every: 800 steps, episodes: 4}", f"run.dir={tmp_path / 'run'}"]) == 0
+    assert "learner 1 ended" in capsys.readouterr().err and len(lives) == 2
+    pids = [process.pid for run in lives for process in company(run).started]
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+    records = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    steps = [record["env_steps"] for record in records]
+    assert steps == sorted(steps) and 1_200 <= steps[-1] < 1_400
+    assert lives[1].trainer.at.opt_steps > 0
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["run.mode=threads"], "fleet.learners: several need run.mode local or ray, not 'threads'"),
+        (["run.mode=ray", "fleet.explorers=1", "fleet.rule=divide"], "fleet.rule: divide needs at least as many"),
+        (["fleet.rule=devide"], "fleet.rule"),
+        (["run.fast=graph"], "fleet.learners: several run eagerly or compiled"),
+        (["fleet.learners=0"], "fleet.learners"),
+    ],
+)
+def test_what_does_not_fit_is_refused(given: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*LOCAL, "algo=ppo", *given]) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.soak
+def test_a_learner_that_cannot_begin_says_why(tmp_path: Path) -> None:
+    made = Run.create(config("ppo", tmp_path / "run"))
+    given = RunConfig.model_validate({**made.cfg.plain(), "fleet": {"learners": 2}})
+    broken = Processes(given.model_copy(update={"env": given.env.model_copy(update={"id": "Nowhere-v0"})}))
+    with pytest.raises(Exception, match="Nowhere"):
+        broken.gather(made.trainer.learner.agent.device)
+    broken.close()
+    made.close()
+
+
+def test_a_death_without_a_checkpoint_between_ends_in_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Doomed:
+        folder, checkpoints = Path("nowhere"), Path("nowhere")
+
+        @classmethod
+        def open(cls, folder: Path) -> Doomed:
+            return cls()
+
+    def dies(run: Any, imports: Any) -> int:
+        raise LearnerLostError("learner 1 ended")
+
+    monkeypatch.setattr(drive, "drive_once", dies)
+    monkeypatch.setattr(Path, "newest", lambda self: None, raising=False)
+    with pytest.raises(Exception, match="learner 1 ended, 5 times without a checkpoint between"):
+        drive.drive(Doomed())  # type: ignore[arg-type]
+
+
+def test_the_network_of_an_address() -> None:
+    assert interface("127.0.0.1") == "lo"
+
+
+@pytest.mark.soak
+def test_left_and_called_again(tmp_path: Path) -> None:
+    """A stream that is left early goes on where it stood, with the same partners."""
+    run = Run.create(config("ppo", tmp_path / "run", 600, fleet={"learners": 2}, eval="never"))
+    seen: list[LogData] = []
+    try:
+        for log in run.stream():
+            seen.append(log)
+            if log.at.env_steps > 250:
+                break
+        pids = [process.pid for process in company(run).started]
+        for log in run.stream():
+            assert log.at.env_steps >= seen[-1].at.env_steps
+        assert run.trainer.at.env_steps >= 600
+        assert all(os.path.exists(f"/proc/{pid}") for pid in pids)
+    finally:
+        run.close()

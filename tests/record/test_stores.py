@@ -1,0 +1,233 @@
+"""Checkpoints where nothing can be renamed: whole by their manifests, in memory and in a real S3 server's bucket."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+
+from ganglion.core import State
+from ganglion.errors import DiskError, UserError
+from ganglion.record import lock
+from ganglion.record.checkpoint import Checkpoints, load, read_meta
+from ganglion.record.keeping import CHUNKS, MANIFEST
+from ganglion.record.lock import held
+from ganglion.record.stores import Remote, located, names
+from tests.record.states import example, same
+from tests.record.test_crash import BEST_NEW, BEST_OLD, CASES, NEW, OLD, SAME_ROWS, Crash, before
+
+
+def memory() -> Remote:
+    place = located(f"memory://test-{secrets.token_hex(8)}/checkpoints", "test")
+    assert isinstance(place, Remote)
+    return place
+
+
+def files(folder: Remote) -> set[str]:
+    root = folder.fs._strip_protocol(folder.url)
+    return {path.removeprefix(root + "/") for path in folder.fs.find(folder.url)}
+
+
+# ------------------------------------------------------------ as on a disk
+
+
+def test_what_goes_in_comes_out_and_blocks_are_shared() -> None:
+    folder = memory()
+    store = Checkpoints(folder, keep=2)
+    for step in range(1, 6):
+        path = store.save(example(step, pushed=step * 9), step, {"n": step})
+        assert same(load(path)[0], example(step, pushed=step * 9)) and read_meta(path) == {"n": step}
+    assert {name.partition("/")[0] for name in files(folder)} == {"4", "5", CHUNKS}
+    fresh = Checkpoints(folder, keep=2)
+    newest = fresh.newest()
+    assert newest == folder / "5" and fresh.best() is None
+    fresh.load(newest)
+    puts: list[str] = []
+    original = Remote.put
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Remote, "put", lambda self, parts: (puts.append(self.url), original(self, parts))[1])
+        fresh.save(example(9, pushed=46), 9, {})
+    assert sum(f"/{CHUNKS}/" in url for url in puts) == 1  # of three blocks
+    assert puts[-1].endswith("/9/whole.0")  # the last thing that is written
+
+
+@pytest.mark.parametrize(("name", "told"), [(MANIFEST, r"manifest\.json"), ("whole.0", r"whole\.0")])
+def test_a_checkpoint_without_its_manifest_does_not_exist(name: str, told: str) -> None:
+    folder = memory()
+    store = Checkpoints(folder, keep=3)
+    store.save(OLD, 100, {})
+    store.save(NEW, 200, {})
+    (folder / "200" / name).unlink()
+    assert Checkpoints(folder, keep=3).newest() == folder / "100"
+    with pytest.raises(UserError, match=rf"200 is not a checkpoint: it has no {told}"):
+        load(folder / "200")
+
+
+def test_damaged_files_are_refused_by_name() -> None:
+    folder = memory()
+    Checkpoints(folder, keep=1).save(OLD, 100, {})
+    for name in files(folder) - {"100/whole.0"}:
+        file = folder / name
+        whole = file.read_bytes()
+        for content in (whole[:-1], b"", whole[:9] + bytes([whole[9] ^ 1]) + whole[10:], whole + b"\0"):
+            file.put([content])
+            with pytest.raises(UserError) as caught:
+                load(folder / "100")
+            assert name.rpartition("/")[2] in str(caught.value)
+        file.unlink()
+        with pytest.raises(UserError, match=r"no manifest\.json|is missing"):
+            load(folder / "100")
+        file.put([whole])
+    assert same(load(folder / "100")[0], OLD)
+
+
+def test_foreign_files_are_left_alone() -> None:
+    folder = memory()
+    store = Checkpoints(folder, keep=1)
+    store.save(OLD, 1, {})
+    foreign = [folder / "notes.txt", folder / CHUNKS / "mine.safetensors", folder / "99" / "x", folder / "1" / "mine"]
+    for path in foreign:
+        path.put([b"mine"])
+    store.save(NEW, 2, {})
+    assert store.newest() == folder / "2" and all(path.read_bytes() == b"mine" for path in foreign)
+
+
+# ------------------------------------------------------------ cut off between any two operations, or in the middle
+
+
+class Failing:
+    """A store that dies at the n-th change, half-way into it where that is a write; after that every change dies."""
+
+    def __init__(self, at: int, torn: bool) -> None:
+        self.at, self.torn, self.count = at, torn, 0
+        self.real_put, self.real_unlink = Remote.put, Remote.unlink
+
+    def turn(self) -> bool:
+        self.count += 1
+        if self.count > self.at or (self.count == self.at and not self.torn):
+            raise Crash
+        return self.count == self.at
+
+    def put(self, path: Remote, parts: Iterable[Any]) -> None:
+        data, torn = b"".join(parts), self.turn()
+        self.real_put(path, [data[: len(data) // 2] if torn else data])
+        if torn:
+            raise Crash
+
+    def unlink(self, path: Remote) -> None:
+        self.turn()
+        self.real_unlink(path)
+
+
+def newest_state(folder: Remote) -> State | None:
+    newest = Checkpoints(folder, keep=2).newest()
+    return None if newest is None else load(newest)[0]
+
+
+def best_state(folder: Remote) -> State | None:
+    return load(folder / "best")[0]
+
+
+READ: dict[str, tuple[Callable[[Remote], State | None], list[State | None]]] = {
+    "first": (newest_state, [None, NEW]),
+    "next": (newest_state, [OLD, NEW]),
+    "same step": (newest_state, [OLD, NEW]),
+    "same rows": (newest_state, [OLD, SAME_ROWS]),
+    "best": (best_state, [BEST_OLD, BEST_NEW]),
+}
+
+
+@pytest.mark.parametrize("torn", [False, True])
+@pytest.mark.parametrize("case", CASES)
+def test_a_crash_leaves_the_old_or_the_new_state(case: str, torn: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    outcomes: list[int] = []
+    for at in range(1, 100):
+        folder = memory()
+        if case != "first":
+            before(folder)  # type: ignore[arg-type]
+        lived = crash(CASES[case][0], folder, Failing(at, torn), monkeypatch)
+        if lived:
+            break
+        outcomes.append(check_after(folder, *READ[case]))
+    else:
+        raise AssertionError("the save never ends")
+    assert outcomes == sorted(outcomes) and outcomes[0] == 0 and len(outcomes) >= 2
+
+
+def crash(save: Callable[[Any], None], folder: Remote, store: Failing, monkeypatch: pytest.MonkeyPatch) -> bool:
+    with monkeypatch.context() as patch:
+        patch.setattr(Remote, "put", lambda self, parts: store.put(self, parts))
+        patch.setattr(Remote, "unlink", lambda self: store.unlink(self))
+        try:
+            save(folder)
+        except Crash:
+            return False
+    return True
+
+
+def check_after(folder: Remote, read: Callable[[Remote], State | None], allowed: list[State | None]) -> int:
+    """Old or new loads, nothing in between; a later save works and leaves nothing behind. Which one loaded."""
+    state = read(folder)
+    which = [i for i, each in enumerate(allowed) if (each is state is None) or (each and state and same(each, state))]
+    assert which, "neither the old nor the new state"
+    store = Checkpoints(folder, keep=1)
+    newest = store.newest()
+    if newest is not None:
+        store.load(newest)
+    last = example(9, pushed=44)
+    assert same(load(store.save(last, 900, {}))[0], last)
+    held_now = files(folder)
+    assert {name.partition("/")[0] for name in held_now} <= {"900", "best", CHUNKS}
+    assert {name for name in held_now if name.startswith(CHUNKS)} == {
+        f"{CHUNKS}/{chunk.file}" for chunk in store.kept.values()
+    }
+    assert all(len(names(folder / each)) in (0, 3) for each in ("900", "best"))
+    return which[0]
+
+
+def test_a_store_that_refuses_is_told_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = memory()
+    Checkpoints(folder, keep=2).save(OLD, 100, {})
+    monkeypatch.setattr(folder.fs, "pipe_file", lambda *a, **k: (_ for _ in ()).throw(RuntimeError("Access Denied")))
+    with pytest.raises(DiskError, match=r"cannot write it: Access Denied\. The checkpoint was not written"):
+        Checkpoints(folder, keep=2).save(NEW, 200, {})
+    assert same(newest_state(folder) or State(), OLD)
+
+
+# ------------------------------------------------------------ one process at a time
+
+
+def test_a_run_in_a_store_is_locked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock, "SETTLE", 0.0)
+    monkeypatch.setattr(lock, "BEAT", 0.02)
+    monkeypatch.setattr(lock, "STALE", 0.4)
+    folder = memory()
+    with held(folder) as check:
+        check()
+        told = r"process \d+ of .* is running this run\. Wait for it, or stop it first"
+        with pytest.raises(UserError, match=told), held(folder):
+            pass
+        check()
+    assert not (folder / ".lock").exists()
+
+
+def test_the_lock_of_a_dead_process_is_taken_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock, "SETTLE", 0.0)
+    monkeypatch.setattr(lock, "STALE", 0.05)
+    folder = memory()
+    dead = lock.Lease(folder)
+    dead.own["pid"] = 2**22 + 1  # no process has such a number
+    dead.write()
+    with held(folder) as check:
+        check()
+    far = lock.Lease(folder)
+    far.own["where"] = "another machine"
+    far.write()
+    with held(folder) as check:  # it gave no sign of life
+        check()
+        far.write()  # and wakes up
+        with pytest.raises(UserError, match="has taken over"):
+            check()
+    assert (folder / ".lock").exists()  # the other's
