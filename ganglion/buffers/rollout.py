@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -36,6 +36,11 @@ class RolloutBuffer:
     def push_rows(self, rows: Row, ahead: tuple[Obs, Past]) -> None:
         """Several rows at once, [T, B, ...]."""
         self.ring.push_rows(rows)
+        self.follow(ahead)
+
+    def push_each(self, rows: Sequence[Row], ahead: tuple[Obs, Past]) -> None:
+        """The same, row by row, [B, ...] each."""
+        self.ring.push_each(rows)
         self.follow(ahead)
 
     def follow(self, ahead: tuple[Obs, Past]) -> None:

@@ -66,6 +66,15 @@ class RowRing:
         torch._foreach_copy_([kept[first : first + count] for kept in self.leaves], ops.leaves(rows))
         self.pushed += count
 
+    def push_each(self, rows: Sequence[Row]) -> None:
+        """Stores several rows of all slots, [B, ...] each, that fit before the end of the ring."""
+        if self.rows is None:
+            self.hold(self.room(rows[0]))
+        first = self.pushed % self.length
+        for kept, new in zip(self.leaves, zip(*map(ops.leaves, rows), strict=True), strict=True):
+            torch.stack(new, out=kept[first : first + len(rows)])
+        self.pushed += len(rows)
+
     def room(self, row: Row) -> Row:
         """Arrays for `length` rows like this one [B, ...]."""
         rows: Row = ops.map_tree(lambda x: zeros((self.length, *x.shape), x.dtype, self.device), row)

@@ -12,7 +12,8 @@ from ganglion.nn import tiny
 
 CHUNK = 1_024  # rows of one product
 MANY = 8 * CHUNK  # rows from which on they are learned from in chunks
-FEW = 4  # columns of a product for which a GPU has no good kernel
+FEW = 4  # columns of a product that are better summed one by one where a compiler can join that to what follows
+THIN, LOW = 8, 32  # columns and rows of what acting multiplies: a library's call would cost more than the product
 Activation = Literal["relu", "tanh", "elu", "silu"]
 Init = Literal["uniform", "orthogonal"]
 # Of products and activations; parameters and what comes out are float32. tf32: float32 whose products a GPU rounds.
@@ -88,7 +89,11 @@ class MLP(nn.Module):
 
 def product(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Batches of products, and a bias: one operation on a CPU; on a GPU it would copy the bias to every row first."""
-    return torch.bmm(x, weight) + bias if x.is_cuda else torch.baddbmm(bias, x, weight)
+    if x.is_cuda:
+        return torch.bmm(x, weight) + bias
+    if x.shape[2] <= THIN and x.shape[1] <= LOW and torch.compiler.is_compiling():
+        return (x[..., None] * weight[:, None]).sum(-2) + bias
+    return torch.baddbmm(bias, x, weight)
 
 
 def lowered(x: Tensor, dtype: torch.dtype) -> Tensor:
@@ -97,12 +102,13 @@ def lowered(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 class Last(nn.Linear):
-    """A last layer. One of few outputs is a sum on a GPU, which a compiler joins to what follows."""
+    """A last layer. Few outputs are sums on a GPU, or where few rows are acted on: a compiler joins them to more."""
 
     def forward(self, x: Tensor) -> Tensor:
-        if not x.is_cuda or self.out_features > FEW:
-            return super().forward(x)
-        return (x[..., None, :] * self.weight).sum(-1) + self.bias
+        acting = x.shape[:-1].numel() <= LOW and torch.compiler.is_compiling()
+        if self.out_features <= FEW and (x.is_cuda or acting):
+            return (x[..., None, :] * self.weight).sum(-1) + self.bias
+        return super().forward(x)
 
 
 def head(inputs: int, outputs: int, init: Init, gain: float) -> Last:

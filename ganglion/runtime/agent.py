@@ -113,13 +113,6 @@ class Agent:
         self.algo.model.restore(State(weights.tensors))
         self.held.pinned = dict(weights.knobs)
 
-    def lighten(self) -> None:
-        """Forgets what only learning needs, targets and optimisers: for whoever acts and never learns."""
-        parts = [part for part in self.algo.parts().values() if part is not self.algo.model]
-        for name, value in list(vars(self.algo).items()):
-            if any(value is part for part in parts):
-                delattr(self.algo, name)
-
     def state(self) -> State:
         parts = {name: part.state() for name, part in self.algo.parts().items()}
         return join({**parts, "pinned": State({}, {"knobs": dict(self.held.pinned)}), "swap": self.swap.state()})

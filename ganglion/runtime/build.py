@@ -16,11 +16,13 @@ from ganglion.runtime.agent import Agent
 from ganglion.runtime.evaluator import Evaluator
 from ganglion.runtime.explorer import Explorer
 from ganglion.runtime.learner import Learner
+from ganglion.runtime.stints import Stints
 from ganglion.runtime.streams import derive
 from ganglion.runtime.trainer import Trainer
 from ganglion.runtime.whole import Phase, Strider
 
 STRIDE = 8  # steps of a world of tensors in one compiled graph on a CPU
+STINT = 16  # steps of other environments that are one event
 LEAST = 100_000  # updates of a run that is worth compiling: half a minute of it against a millisecond each
 
 
@@ -107,11 +109,16 @@ def build_walkers(cfg: RunConfig, agent: Agent, env: Env) -> tuple[Explorer, Lea
     """An Explorer and the Learner it hands rows to; both in long strides where the world and the rows allow it."""
     recipe, seed = cfg.algo.recipe(), cfg.run.seed
     buffer, limiter, processor = recipe.buffer(env.spec, agent.device), recipe.limiter.build(), recipe.processor.build()
-    if cfg.run.fast == "eager" or not isinstance(env, TorchEnv) or not isinstance(buffer, RolloutBuffer):
+    if cfg.run.fast == "eager" or not isinstance(buffer, RolloutBuffer):
         learner = Learner(agent, buffer, limiter, seed)
         return build_explorer(cfg, agent, env, processor, learner), learner
-    wrap, gpu = quicken(cfg, agent.device)[0], agent.device.type == "cuda"
-    stride = buffer.horizon if gpu else gcd(buffer.horizon, STRIDE)
+    gpu = agent.device.type == "cuda"
+    if not isinstance(env, TorchEnv):
+        learner = Learner(agent, buffer, limiter, seed)
+        if gpu or getattr(cfg.env, "halves", False):
+            return build_explorer(cfg, agent, env, processor, learner), learner
+        return Stints(agent, env, processor, learner, seed, gcd(buffer.horizon, STINT)), learner
+    wrap, stride = quicken(cfg, agent.device)[0], buffer.horizon if gpu else gcd(buffer.horizon, STRIDE)
     fused = Fused if gpu else None
     phase = Phase(agent, buffer, limiter, seed, wrap if gpu else None, fused)
     return Strider(agent, env, processor, phase, seed, stride, wrap, fused), phase

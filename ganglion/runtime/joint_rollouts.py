@@ -12,11 +12,13 @@ from torch import Tensor
 from ganglion import ops
 from ganglion.buffers import RolloutBuffer
 from ganglion.config import RunConfig
-from ganglion.core import Episode, Knobs, LogData, Noise, Obs, Past, Progress, Row, Step, Update
+from ganglion.core import Episode, Knobs, LogData, Noise, Obs, Past, Progress, Row, State, Step, Update
 from ganglion.envs.world import World
 from ganglion.nn.stack import joined
 from ganglion.runtime.build import STRIDE, build_env
+from ganglion.runtime.explorer import Explorer
 from ganglion.runtime.joint import Joint, Lent
+from ganglion.runtime.stints import Stints
 from ganglion.runtime.whole import Phase, Strider, Walked
 
 
@@ -31,6 +33,8 @@ class JointActing:
         self.noise: list[Any] = [None] * joint.count
         self.given: list[Any] = [None] * joint.count
         for k, (agent, explorer) in enumerate(zip(joint.agents, self.explorers, strict=True)):
+            if isinstance(explorer, Stints):
+                explorer.stint = 1  # all act together, step by step
             agent.fast_explore = lambda *_, k=k: self.given[k]
             setattr(explorer.noise, "next", lambda k=k: self.noise[k])  # noqa: B010
 
@@ -65,6 +69,14 @@ class JointWalk:
         turn = joint.stack.all(strider.turn)
         self.turn = joint.traced(turn) if joint.mode == "graph" else turn
         self.fast_walks = {stride: joint.quicken(self.walk) for stride in {1, self.stride}}
+        for k, explorer in enumerate(self.explorers):
+            setattr(explorer, "state", lambda k=k: self.state_of(k))  # noqa: B010
+
+    def state_of(self, k: int) -> State:
+        """Of one explorer, who is told only now where its slots are."""
+        explorer = self.explorers[k]
+        explorer.now = explorer.now if self.now is None else ops.select(self.now, k)
+        return Explorer.state(explorer)
 
     def collect(self, who: Sequence[int]) -> list[LogData]:
         """As many steps of each as it would take by itself: `stride`, or one."""
@@ -91,8 +103,6 @@ class JointWalk:
         self.now = joint.chosen(who, (walked.step, walked.past), now)
         self.phases.push(who, walked.rows, (walked.step.obs, walked.past))
         told = torch.cat([walked.valid[:, None], walked.ended], 1).tolist()
-        for k in who:
-            explorers[k].now = ops.select(self.now, k)
         return [self.log(joint.at(k), *told[k]) for k in who]
 
     def log(self, at: Progress, valid: float, count: float, total: float, length: float) -> LogData:
@@ -127,6 +137,9 @@ class JointPhases:
         self.inner = joint.traced(update) if joint.mode == "graph" else update
         self.fast_phase = joint.quicken(self.phase) if joint.mode == "graph" else None
         self.rows: Row | None = None  # of all, [K, T, B, ...], once there are any
+        self.last: tuple[Obs, Past] | None = None  # what follows them, where all were pushed together
+        for k, own in enumerate(self.buffers):
+            setattr(own, "state", lambda k=k: self.state_of(k))  # noqa: B010
         self.mini: Any = None  # what each learns from, [K, ...]
         self.table: Tensor | None = None
         self.order = torch.arange(joint.count, device=joint.device)
@@ -140,14 +153,27 @@ class JointPhases:
         first, count = rings[0].pushed, rows.reward.shape[1]
         together = len(who) == len(rings) and all(ring.pushed == first for ring in rings)
         if self.rows is None or not together:
+            self.follow()
+            self.last = None
             for k in who:
                 self.buffers[k].push_rows(ops.select(rows, k), ops.select(ahead, k))
             return
         kept = [leaf[:, first : first + count] for leaf in ops.leaves(self.rows)]
         torch._foreach_copy_(kept, ops.leaves(rows))
-        for k, ring in enumerate(rings):
+        for ring in rings:
             ring.pushed += count
-            self.buffers[k].follow(ops.select(ahead, k))
+        if self.buffers[0].ready():
+            obs, past = ahead
+            self.last = ops.map_tree(lambda x: x.unsqueeze(1), obs), past
+
+    def follow(self) -> None:
+        """Tells each buffer what follows its rows."""
+        for k, buffer in enumerate(self.buffers if self.last is not None else ()):
+            buffer.last = ops.select(self.last, k)
+
+    def state_of(self, k: int) -> State:
+        self.follow()
+        return RolloutBuffer.state(self.buffers[k])
 
     def whole(self) -> tuple[Row, Any, Tensor]:
         """The rollouts of all, and what follows them."""
@@ -155,6 +181,8 @@ class JointPhases:
             self.rows = ops.stack([buffer.rows for buffer in self.buffers])
             for k, buffer in enumerate(self.buffers):
                 buffer.ring.hold(ops.select(self.rows, k))
+        if self.last is not None:
+            return self.rows, self.last, self.gamma
         known = next(buffer.last for buffer in self.buffers if buffer.last is not None)
         return self.rows, ops.stack([buffer.last or known for buffer in self.buffers]), self.gamma
 

@@ -73,7 +73,8 @@ class Learner:
     def finish(self) -> None:
         self.mini, self.table, self.position = None, None, 0
         if self.buffer.fresh:
-            self.agent.observe(self.buffer.rows)
+            if self.watches:
+                self.agent.observe(self.buffer.rows)
             self.buffer.release()
 
     def state(self) -> State:

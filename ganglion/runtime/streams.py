@@ -23,15 +23,17 @@ class Stream:
     def __init__(self, seed: int, name: str, device: torch.device) -> None:
         self.device = device
         self.generator = torch.Generator(device).manual_seed(derive(seed, name))
-        self.nothing: dict[tuple[int, ...], Noise] = {}  # by shape: for draws of no numbers
+        self.nothing: dict[tuple[int, ...], Tensor] = {}  # by shape: for draws of no numbers
 
     def noise(self, draw: Draw, *shape: int) -> Noise:
         """As many numbers per row of `shape` as `draw` asks for."""
-        if not (draw.uniform or draw.normal):
-            if shape not in self.nothing:
-                self.nothing[shape] = Noise(*(torch.empty(*shape, 0, device=self.device) for _ in range(2)))
-            return self.nothing[shape]
-        return Noise(self.uniform(*shape, draw.uniform), self.normal(*shape, draw.normal))
+        uniform = self.uniform(*shape, draw.uniform) if draw.uniform else self.none(shape)
+        return Noise(uniform, self.normal(*shape, draw.normal) if draw.normal else self.none(shape))
+
+    def none(self, shape: tuple[int, ...]) -> Tensor:
+        if shape not in self.nothing:
+            self.nothing[shape] = torch.empty(*shape, 0, device=self.device)
+        return self.nothing[shape]
 
     def uniform(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         return torch.rand(shape, generator=self.generator, device=self.device, dtype=dtype)

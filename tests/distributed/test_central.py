@@ -16,6 +16,7 @@ from ganglion.runtime.build import build, build_agent, build_env
 from ganglion.runtime.fleet.advised import Advised, pack_answer, pack_question, unpack_answer, unpack_question
 from ganglion.runtime.fleet.broker import LocalBroker
 from ganglion.runtime.fleet.predictor import Predictor, build_predictor
+from ganglion.runtime.fleet.station import lighten
 from ganglion.runtime.streams import Stream
 from tests.equal.runs import SORTS
 
@@ -47,7 +48,7 @@ def test_actions_are_those_of_an_agent_of_ones_own(sort: str) -> None:
 
     def walk(explorer: int) -> None:
         agent = Advised(build_agent(cfg, env.spec).algo, ask)
-        agent.lighten()
+        lighten(agent)
         slots, stream = env.spec.slots, Stream(explorer, "explore", own.device)
         obs, past = build_env(cfg).reset(explorer).obs, own.start(slots)
         for _ in range(3):

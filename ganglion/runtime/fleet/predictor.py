@@ -22,7 +22,7 @@ from ganglion.runtime.fleet.advised import Answer, pack_answer, unpack_question
 from ganglion.runtime.fleet.outpost import WEIGHTS, Brief
 from ganglion.runtime.fleet.parcel import Bytes, unpack_weights
 from ganglion.runtime.fleet.segments import SharedBoard
-from ganglion.runtime.fleet.station import NAP, PLAYER, Board
+from ganglion.runtime.fleet.station import NAP, PLAYER, Board, lighten
 from ganglion.runtime.fleet.walker import TakenBoard, read_brief
 
 MOMENT = 0.001  # seconds that a question waits for those of other explorers
@@ -127,7 +127,7 @@ def build_predictor(cfg: RunConfig, board: Board) -> Predictor:
     env = build_env(cfg)
     env.close()
     agent = build_agent(cfg, env.spec)
-    agent.lighten()
+    lighten(agent)
     return Predictor(agent, board, cfg.fleet.explorers)
 
 

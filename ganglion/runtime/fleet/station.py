@@ -10,6 +10,7 @@ from ganglion.config import RunConfig
 from ganglion.config.files import IMPORTED
 from ganglion.core import Episode, Origin, Progress, Weights
 from ganglion.exchange import Broker
+from ganglion.runtime.agent import Agent
 from ganglion.runtime.build import build_agent, build_env
 from ganglion.runtime.explorer import Explorer
 from ganglion.runtime.fleet.advised import Advised, Ask
@@ -26,6 +27,14 @@ class Board(Protocol):
     """Where weights are found: the weights plane of a Broker."""
 
     def latest(self, player: str, newer_than: int) -> Weights | None: ...
+
+
+def lighten(agent: Agent) -> None:
+    """Forgets what only learning needs, targets and optimisers: for whoever acts and never learns."""
+    parts = [part for part in agent.algo.parts().values() if part is not agent.algo.model]
+    for name, value in list(vars(agent.algo).items()):
+        if any(value is part for part in parts):
+            delattr(agent.algo, name)
 
 
 class Place(NamedTuple):
@@ -48,7 +57,7 @@ class Station:
         self.agent = build_agent(self.cfg, self.env.spec)
         self.advised = None if ask is None else Advised(self.agent.algo, ask)  # who else finds weights, and predicts
         self.agent = self.advised or self.agent
-        self.agent.lighten()
+        lighten(self.agent)
         self.settled = 0 if lockstep else SETTLED
         self.version = -1  # of the weights it acts with
         self.gone: Callable[[], bool] = lambda: False  # whether nobody waits for items any more

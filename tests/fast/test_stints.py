@@ -1,0 +1,95 @@
+"""Several steps as one event: the same rows, episodes and parameters as one by one, also resumed and with faults."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import pytest
+import torch
+
+from ganglion import load_config, ops
+from ganglion.runtime.build import build
+from ganglion.runtime.stints import Stints
+from ganglion.runtime.trainer import Trainer
+
+WORDS = ["algo=ppo", "env={kind: gym, id: CartPole-v1, slots: 3, workers: 0}", "algo.horizon=48", "algo.minibatches=2",
+         "algo.epochs=2", "algo.net.hidden=[8]", "eval=never", "train.budget=100k steps"]  # fmt: skip
+
+
+def trainer_of(*words: str, stint: int = 16) -> Trainer:
+    """Compiled in name alone: what is looked at here is how steps are taken."""
+    trainer = build(load_config(None, [*WORDS, *words, "run.fast=compile", "run.device=cpu"]))
+    assert isinstance(trainer.explorer, Stints) and trainer.explorer.stint == 16
+    trainer.explorer.stint = stint
+    agent = trainer.learner.agent
+    agent.fast_explore, agent.fast_learn, agent.fast_prepare = agent.explore, agent.update, agent.algo.prepare
+    return trainer
+
+
+def advance(trainer: Trainer, opts: int) -> list[Any]:
+    """The episodes that ended until so many updates were made."""
+    episodes: list[Any] = []
+    for log in trainer():
+        episodes += log.episodes
+        if trainer.at.opt_steps >= opts:
+            break
+    return episodes
+
+
+def same(one: Trainer, two: Trainer) -> bool:
+    mine, theirs = one.state().tensors, two.state().tensors
+    return mine.keys() == theirs.keys() and all(torch.equal(mine[name], theirs[name]) for name in mine)
+
+
+@pytest.mark.parametrize("words", [(), ("algo.net.memory=gru", "algo.net.memory_size=4")])
+def test_the_same_as_one_by_one(words: tuple[str, ...]) -> None:
+    words = (*words, "algo.lr=1e-3")  # knobs stay for a stint: a schedule would differ
+    stints, single = trainer_of(*words), trainer_of(*words, stint=1)
+    assert advance(stints, 12) == advance(single, 12)
+    assert stints.at[:3] == single.at[:3]
+    ours, theirs = (ops.leaves(trainer.learner.buffer.rows) for trainer in (stints, single))
+    assert all(torch.equal(one, two) for one, two in zip(ours, theirs, strict=True))
+    assert same(stints, single)
+
+
+def test_resumed_in_the_middle_of_a_rollout() -> None:
+    whole, first, second = trainer_of(), trainer_of(), trainer_of()
+    advance(whole, 16)
+    events = first()
+    for _ in range(6):
+        next(events)
+    while not 0 < first.learner.buffer.ring.pushed < 48:
+        next(events)
+    second.restore(first.state())
+    advance(second, 16)
+    assert same(whole, second)
+
+
+class Frail(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Raises in the seventh step of every episode."""
+
+    steps = 0
+
+    def reset(self, **given: Any) -> Any:
+        self.steps = 0
+        return super().reset(**given)
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        if self.steps == 7:
+            raise RuntimeError("frail")
+        return super().step(action)
+
+
+def test_a_lost_step_is_not_learned_from() -> None:
+    gymnasium.register("Frail-v0", lambda **_: Frail(gymnasium.make("CartPole-v1")))
+    try:
+        stints, single = (trainer_of("env.id=Frail-v0", "env.max_failures=1000", stint=n) for n in (16, 1))
+        for trainer in (stints, single):
+            advance(trainer, 1)
+        ours, theirs = stints.learner.buffer.rows, single.learner.buffer.rows
+        assert torch.equal(ours.valid, theirs.valid) and not ours.valid.all()
+        assert stints.at.env_steps == single.at.env_steps
+    finally:
+        del gymnasium.registry["Frail-v0"]
