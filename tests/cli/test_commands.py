@@ -29,12 +29,12 @@ def refused(argv: list[str], capsys: Captured) -> str:
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["trian"], "unknown command 'trian'. Accepted: train, resume, explore, eval, play, "),
+        (["trian"], "unknown command 'trian'. Accepted: train, resume, launch, explore, eval, play, "),
         (["trian"], "Did you mean 'train'?"),
         (["--vershun"], "unknown option '--vershun'. Accepted: --help, --version, -h. Did you mean '--version'?"),
         (
             ["train", "--alg", "dqn"],
-            "unknown option '--alg'. Accepted: --algo, --env, --explorers, --help, --import, --mode, --seeds,",
+            "unknown option '--alg'. Accepted: --algo, --env, --explorers, --help, --import, --learners, --mode,",
         ),
         (["train"], "nothing to train"),
         (["train", "--algo"], "argument --algo: expected one argument"),

@@ -193,10 +193,13 @@ class Guests:
 
 
 @pytest.mark.parametrize(("sort", "codec"), [("dqn", "zstd"), ("ppo", "lz4")])
-def test_it_learns_and_accounts_for_every_item(sort: str, codec: str) -> None:
+def test_it_learns_and_accounts_for_every_item(sort: str, codec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a slow store, too: with a thread that looks and reads ahead."""
     path = str(memory())
+    monkeypatch.setattr(roster, "SLOW", 0.0 if sort == "ppo" else roster.SLOW)
     guests = Guests(path, 2)  # they wait for the run
     made, fleet = trainer(sort, 1_000, path, compress=codec, compress_above=0)
+    assert (fleet.worker is None) == (sort == "dqn")
     lags = [log.metrics["lag"] for log in made() if "lag" in log.metrics]
     told = made.explorer.numbers()  # type: ignore[union-attr]
     made.explorer.env.close()

@@ -115,7 +115,7 @@ def test_explorers_go_over_to_compiled_functions_with_the_learner(monkeypatch: p
     station.begin(Place(0, 0))
     station.settled = 2
     learner = build(cfg).learner.agent
-    for version, (fast, acts) in enumerate([(False, 0), (True, 0), (True, 4), (True, 8)]):
+    for version, (fast, acts) in enumerate([(False, 0), (True, 0), (True, 0), (True, 4), (True, 8)]):
         learner.swap.on = fast
         broker.publish(learner.command(Progress(opt_steps=version)), "main")
         station.item()

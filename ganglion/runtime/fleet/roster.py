@@ -13,6 +13,7 @@ import logging
 import re
 import secrets
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -25,7 +26,7 @@ from ganglion.errors import UserError
 from ganglion.exchange import Packet
 from ganglion.record.atomic import drop_tree
 from ganglion.record.lock import held
-from ganglion.record.stores import Where, drop, located, names, put, reached
+from ganglion.record.stores import SLOW, Where, drop, located, names, pace, put, reached
 from ganglion.runtime.fleet.account import Account
 from ganglion.runtime.fleet.files import FileBroker, seal, unseal
 from ganglion.runtime.fleet.sender import Lot
@@ -170,6 +171,9 @@ class Files:
         self.account = self.roster.account
         self.looked: float | None = None  # when, at the roster; None before the first time
         self.alone = 0.0  # since when nobody is there, or when that was said last
+        # Where a look costs more than an update, another thread takes it, and the next item, while the learner learns.
+        self.worker = ThreadPoolExecutor(1, "storage") if pace(self.folder) >= SLOW else None
+        self.coming: Future[Packet | None] | None = None
         self.lock = ExitStack()
 
     def begin(self) -> None:
@@ -190,6 +194,18 @@ class Files:
 
     def pull(self, timeout: float) -> Packet | None:
         self.begin()
+        if self.worker is None:
+            return self.work(timeout)
+        coming = self.coming or self.worker.submit(self.work, timeout)
+        self.coming = coming
+        if not wait([coming], timeout).done:
+            return None
+        packet = coming.result()
+        self.coming = None if packet is None else self.worker.submit(self.work, timeout)
+        return packet
+
+    def work(self, timeout: float) -> Packet | None:
+        """All that is to be looked at, and the next item."""
         often = min(LOOK, self.session.beat)
         if monotonic() - (self.looked or 0.0) > often:
             with self.broker.outage.borne():
@@ -233,6 +249,8 @@ class Files:
     def close(self) -> None:
         """Tells everyone that the run is over."""
         self.broker.close()
+        if self.worker is not None:
+            self.worker.shutdown()
         if self.looked is None:
             return
         with suppress(OSError, UserError):

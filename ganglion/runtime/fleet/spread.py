@@ -75,7 +75,5 @@ def make_fleet(cfg: RunConfig, lot: Lot) -> Fleet:
     if cfg.run.mode == "threads":
         return Threads(cfg, lot, cfg.fleet.queue or 1)  # and one that each explorer holds
     if cfg.run.mode == "files":
-        if cfg.fleet.inference == "central":
-            raise UserError("fleet.inference: central is for run.mode threads or ray: storage is too slow for it.")
         return Files(cfg, lot)
     return Coordinator(cfg, lot)

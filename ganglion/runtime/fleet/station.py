@@ -20,7 +20,7 @@ from ganglion.runtime.streams import derive
 
 PLAYER = "main"
 NAP = 0.002  # seconds between two looks for the first weights
-SETTLED = 64  # items of one life before it acts with compiled functions: seconds of work for whoever lives long
+SETTLED = 256  # items until it acts with compiled functions, which take seconds to load: one explorer after another
 
 
 class Board(Protocol):
@@ -66,6 +66,8 @@ class Station:
         """Takes a place; its slots start from a reset."""
         if not self.lockstep:
             self.agent.algo.share = place.explorer, max(self.cfg.fleet.explorers, place.explorer + 1)
+            self.settled = self.settled * (1 + place.explorer)
+        self.since = -1  # the item at which it first heard that there are compiled functions
         processor = self.cfg.algo.recipe().processor.build()
         self.sender = Sender(self.lot, Origin(PLAYER, *place, sequence=0, version=-1))
         self.explorer = Explorer(self.agent, self.env, processor, self.sender, place.seed(self.cfg.run.seed))
@@ -103,8 +105,14 @@ class Station:
         if weights is not None:
             self.agent.obey(weights)
             self.version = weights.version
-            self.agent.swap.on |= weights.fast and self.sender.origin.sequence >= self.settled
+            if weights.fast and not self.agent.swap.on:
+                self.go_over(self.sender.origin.sequence)
         return self.version >= 0
+
+    def go_over(self, item: int) -> None:
+        """Acts with compiled functions, once it has lived long enough to be worth it and it is its turn."""
+        self.since = item if self.since < 0 else self.since
+        self.agent.swap.on = item - self.since >= self.settled
 
     def close(self) -> None:
         self.env.close()
