@@ -122,6 +122,10 @@ class Run:
                 log.warning("%s was %s, now %s: the run continues, but not bit for bit", name, before.get(name), now)
         self.restore(state)
         self.offset = int(meta["metrics"])
+        if self.cfg.fleet.learners > 1:
+            from ganglion.runtime.fleet.several import lead
+
+            lead(self.trainer).checkpoint = str(checkpoint.absolute() if isinstance(checkpoint, Path) else checkpoint)
 
     # ------------------------------------------------------------ running
 

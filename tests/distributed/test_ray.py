@@ -136,13 +136,13 @@ def test_two_learners_share_the_explorers(ray: Any, rule: str) -> None:
     """By each rule: steps are counted once, and nothing that was sent is lost."""
     made, fleet = trainer("dqn", 1_200, explorers=2, learners=2, spares=0, rows=16, rule=rule)
     assert isinstance(fleet, Dealer)
-    for _ in made():
-        pass
+    played = sum(len(log.episodes) for log in made())
     told, given = made.explorer.numbers(), [desk.given for desk in fleet.desks]  # type: ignore[union-attr]
     made.close()
     assert made.at.env_steps >= 1_200 and made.at.opt_steps > 0
     assert told["fleet/lost"] == told["fleet/duplicated"] == 0 and min(given) > 0
     assert told["fleet/received"] == (given[0] if rule == "broadcast" else sum(given))
+    assert made.at.episodes - 20 < played <= made.at.episodes + 20 and played > 20  # of all explorers; some under way
     assert rule != "equal" or abs(given[0] - given[1]) <= 1
     rows = told["fleet/received"] * 16 * 4  # those at the end of an episode are no steps
     assert 0.7 * rows < made.at.env_steps + told["fleet/queue"] * 64 < 1.1 * rows

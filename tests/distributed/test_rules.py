@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 
-from ganglion.config import RunConfig
+from ganglion.config.run import FleetSection
 from ganglion.core import Origin
 from ganglion.exchange import Packet
 from ganglion.runtime.fleet.account import Arrivals
@@ -39,8 +39,7 @@ def test_equal_is_who_has_fewest() -> None:
 
 
 def test_every_rule_is_a_setting() -> None:
-    assert set(RULES) == set(str(RunConfig.model_fields["fleet"].annotation.model_fields["rule"].annotation.__args__)  # type: ignore[union-attr]
-                             .strip("()").replace("'", "").split(", "))  # fmt: skip
+    assert set(RULES) == set(get_args(FleetSection.model_fields["rule"].annotation))
 
 
 # ------------------------------------------------------------ dealing
@@ -73,6 +72,7 @@ class Table(Dealer):
         self.rule, self.last, self.taken = RULES[rule], None, None
         self.desks = [Desk(), *(Desk(Elsewhere(room)) for room in rooms)]
         self.waiting_for = []
+        self.hear = lambda body: None
         self.walkers = deque(Walker(explorer) for explorer in range(explorers))
         self.ray: Any = self
 

@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 
 from ganglion.cli import drive, main
-from ganglion.config import RunConfig
+from ganglion.config import RunConfig, dump
 from ganglion.core import LogData
 from ganglion.errors import LearnerLostError
+from ganglion.runtime.fleet.partner import Partner, Post
+from ganglion.runtime.fleet.receiver import Receiver
 from ganglion.runtime.fleet.several import LeadTrainer, Processes, interface
 from ganglion.runtime.run import Run
-from tests.equal.runs import config
+from tests.equal.runs import config, fingerprint
 
 LOCAL = ["train", "env={kind: toy, id: identity, slots: 4}", "log=[jsonl]", "--learners", "2"]
 
@@ -78,7 +80,7 @@ def test_a_learner_that_cannot_begin_says_why(tmp_path: Path) -> None:
     given = RunConfig.model_validate({**made.cfg.plain(), "fleet": {"learners": 2}})
     broken = Processes(given.model_copy(update={"env": given.env.model_copy(update={"id": "Nowhere-v0"})}))
     with pytest.raises(Exception, match="Nowhere"):
-        broken.gather(made.trainer.learner.agent.device)
+        broken.gather(made.trainer.learner.agent.device, "")
     broken.close()
     made.close()
 
@@ -98,6 +100,24 @@ def test_a_death_without_a_checkpoint_between_ends_in_a_message(monkeypatch: pyt
     monkeypatch.setattr(Path, "newest", lambda self: None, raising=False)
     with pytest.raises(Exception, match="learner 1 ended, 5 times without a checkpoint between"):
         drive.drive(Doomed())  # type: ignore[arg-type]
+
+
+def test_a_partner_takes_over_the_replay_of_the_first(tmp_path: Path) -> None:
+    """Where a run is resumed: rows, and the seam where its own items will be joined to them."""
+    run = {"dir": str(tmp_path / "run"), "mode": "threads", "fast": "eager"}
+    first = Run.create(config("dqn", tmp_path / "run", 300, run=run, fleet={"explorers": 1, "rows": 16}, eval="never"))
+    for _ in first.stream():
+        pass
+    first.close()
+    cfg = RunConfig.model_validate({**first.cfg.plain(), "run": {**run, "mode": "ray"}, "fleet": {"learners": 2}})
+    partner = Partner(Post(dump(cfg), [], 1, True))
+    partner.ready()
+    partner.resume(str(first.checkpoints.newest()))
+    learner, receiver = partner.trainer.learner, partner.trainer.explorer
+    assert isinstance(receiver, Receiver) and first.received is not None
+    theirs = first.trainer.learner.buffer.state()
+    assert fingerprint(learner.buffer.state()) == fingerprint(theirs) and learner.buffer.ready()
+    assert receiver.seams.stream == first.received.seams.stream is not None
 
 
 def test_the_network_of_an_address() -> None:

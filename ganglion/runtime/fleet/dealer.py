@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from time import monotonic, sleep
 from typing import Any
 
@@ -53,6 +53,7 @@ class Dealer(Coordinator):
         self.desks = [Desk()]  # the first is this process's own; the others come when their actors are there
         self.waiting_for: list[int] = []  # learners that wait for an item, longest first
         self.last: Dealt | None = None  # pulled, and not yet stored
+        self.hear: Callable[[Any], None] = lambda body: None  # told of items that the first learner does not get
 
     # ------------------------------------------------------------ this process's own
 
@@ -100,6 +101,8 @@ class Dealer(Coordinator):
         self.deliver()
 
     def give(self, packet: Packet, member: Member, receivers: tuple[int, ...]) -> None:
+        if 0 not in receivers:
+            self.hear(packet.body)
         desks = [self.desks[rank] for rank in receivers]
         dealt = Dealt(packet, member, len(desks))
         at_once = receivers == (0,) and 0 in self.waiting_for

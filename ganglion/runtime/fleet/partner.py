@@ -58,11 +58,27 @@ class Partner:
             raise self.failure
         return os.getpid()
 
-    def learn(self, meet: str) -> None:
+    def resume(self, checkpoint: str) -> None:
+        """Takes over the first learner's replay, where it can be reached: its own was not saved."""
+        from ganglion.core import under
+        from ganglion.record.checkpoint import load
+        from ganglion.record.stores import located
+        from ganglion.runtime.fleet.receiver import Receiver
+
+        learner, receiver = self.trainer.learner, self.trainer.explorer
+        place = located(checkpoint, "RUN")
+        if isinstance(receiver, Receiver) and not learner.buffer.fresh and place.exists():
+            state = load(place)[0]
+            learner.buffer.restore(under(state, "trainer/learner/buffer"))
+            receiver.seams.restore(under(state, "trainer/explorer/seams"))
+
+    def learn(self, meet: str, checkpoint: str = "") -> None:
         """Takes its turns with the others until it is ended, as often as the first one begins."""
         from ganglion.runtime.fleet.learners import Group, GroupTrainer
         from ganglion.runtime.fleet.several import PATIENCE, meeting
 
+        if checkpoint:
+            self.resume(checkpoint)
         place, over = meeting(meet, self.size)
         device = self.trainer.learner.agent.device
         with Group(self.post.rank, self.size, place, device, PATIENCE, over) as group:

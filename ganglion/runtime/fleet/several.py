@@ -21,7 +21,7 @@ import torch
 from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
 
 from ganglion.config import RunConfig, dump
-from ganglion.core import Command, LogData, Stop
+from ganglion.core import Command, Episode, LogData, Stop
 from ganglion.errors import LearnerLostError, UserError
 from ganglion.runtime.build import build, pick_device
 from ganglion.runtime.fleet.coordinator import explained
@@ -30,6 +30,7 @@ from ganglion.runtime.fleet.folders import make_folder
 from ganglion.runtime.fleet.learners import Group, GroupTrainer, seed_of
 from ganglion.runtime.fleet.partner import Partner, Post
 from ganglion.runtime.fleet.receiver import Receiver
+from ganglion.runtime.fleet.sender import read
 from ganglion.runtime.fleet.spread import begin_cluster, build_spread
 from ganglion.runtime.fleet.station import modules
 from ganglion.runtime.trainer import Trainer
@@ -69,8 +70,8 @@ def build_several(cfg: RunConfig) -> Trainer:
 class Company(Protocol):
     """The other learners."""
 
-    def gather(self, device: torch.device) -> Group:
-        """All of them, together."""
+    def gather(self, device: torch.device, checkpoint: str) -> Group:
+        """All of them, together; from a checkpoint, where there is one."""
         ...
 
     def why(self, error: Exception) -> Exception:
@@ -113,7 +114,7 @@ class Processes:
         if not told:
             raise LearnerLostError(f"learner {rank} ended (process {process.pid})")
 
-    def gather(self, device: torch.device) -> Group:
+    def gather(self, device: torch.device, checkpoint: str) -> Group:
         for rank, process in enumerate(self.started, 1):
             self.answer(process, rank)
         meet = self.folder / f"meet-{next(self.meetings)}"
@@ -159,7 +160,7 @@ class Actors:
     def actors(self) -> list[Any]:
         return [desk.actor for desk in self.dealer.desks[1:]]
 
-    def gather(self, device: torch.device) -> Group:
+    def gather(self, device: torch.device, checkpoint: str) -> Group:
         try:
             self.ray.get([actor.ready.remote() for actor in self.actors])
         except (self.ray.exceptions.RayTaskError, self.ray.exceptions.RayActorError) as error:
@@ -173,7 +174,7 @@ class Actors:
         else:
             place, port = listen(here, self.size)
             meet, over = f"{here}:{port}", interface(here)
-        self.learning = [actor.learn.remote(meet) for actor in self.actors]
+        self.learning = [actor.learn.remote(meet, checkpoint) for actor in self.actors]
         return Group(0, self.size, place, device, PATIENCE, over)
 
     def why(self, error: Exception) -> Exception:
@@ -246,23 +247,46 @@ def interface(address: str) -> str:
 # ------------------------------------------------------------ the first
 
 
+def lead(trainer: Trainer) -> LeadTrainer:
+    """The same, of several learners."""
+    assert isinstance(trainer, LeadTrainer)
+    return trainer
+
+
 class LeadTrainer(GroupTrainer):
     """The first learner's: gathers the others when it begins, and tells when one of them is lost."""
 
     def __init__(self, trainer: Trainer, company: Company) -> None:
         super().__init__(trainer, None)
-        self.company = company
+        self.company, self.checkpoint = company, ""
+        self.heard: list[Episode] = []  # that ended in items of others
+        if isinstance(self.explorer, Receiver) and isinstance(self.explorer.fleet, Dealer):
+            self.explorer.fleet.hear = self.hear
 
     def __call__(self) -> Generator[LogData, Command | None, Stop]:
         try:
             if self.met is None:
-                self.met = self.company.gather(self.learner.agent.device)
+                self.met = self.company.gather(self.learner.agent.device, self.checkpoint)
             return (yield from super().__call__())
         except (RuntimeError, LearnerLostError) as error:
             why = self.company.why(error)
             if why is error:
                 raise
             raise why from error
+
+    def hear(self, body: Any) -> None:
+        """Episodes and failures are recorded whoever learns from them."""
+        item = read(body)
+        assert isinstance(self.explorer, Receiver)
+        self.explorer.note(item)
+        first = item.origin.explorer * self.explorer.env.spec.slots
+        self.heard += [episode._replace(slot=first + episode.slot) for episode in item.episodes]
+
+    def run_collect(self) -> LogData:
+        """Others count the steps and episodes of their items; all are told here."""
+        log = super().run_collect()
+        heard, self.heard = tuple(self.heard), []
+        return log._replace(episodes=(*log.episodes, *heard))
 
     def idle(self) -> bool:
         """Explorers walk on for the others, and need weights for it: a resumed learner may have enough at once."""
