@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 from multiprocessing.connection import Connection
 from pathlib import Path
 from time import monotonic, sleep
@@ -57,3 +59,9 @@ def test_walkers_end_with_their_line_and_with_the_nursery(tmp_path: Path) -> Non
     os.kill(pids[1], signal.SIGSTOP)
     nursery.close()
     assert gone(pids[1]) and gone(pids[2]) and not nursery.path.parent.exists()
+
+
+def test_an_outpost_needs_no_torch() -> None:
+    """An actor starts in the time of a Ray worker."""
+    look = "import sys, ganglion.runtime.fleet.outpost; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", look]).returncode == 0

@@ -35,7 +35,7 @@ class Crowded(atomic.Disk):
 def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Crowded]:
     made = Crowded()
     monkeypatch.setattr(atomic, "disk", made)
-    monkeypatch.setattr(stages, "AGAIN", 0.0)
+    monkeypatch.setattr(stages, "AGAIN", 0.02)
     yield made
 
 
@@ -56,7 +56,7 @@ def test_training_goes_on_and_later_saves_succeed(
                     load(newest)  # every byte is checked
     run.close()
     assert run.trainer.at.env_steps >= 2_000 and not any(full for full, at in saves if at > 520)
-    assert min(at for _, at in saves if at > 520) < 1_300 and "Training goes on" in caplog.text
+    assert min(at for _, at in saves if at > 520) < 1_400 and "Training goes on" in caplog.text
     newest = run.checkpoints.newest()
     assert newest is not None and newest.name == str(run.trainer.at.env_steps)
 
