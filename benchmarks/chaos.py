@@ -85,9 +85,10 @@ class Trial:
             RunConfig.model_validate({**raw, "run": {"dir": str(self.folder / "run"), "device": "cpu"}})
         )
         self.stream = self.run.stream()
-        learner = self.run.trainer.learner
-        push = learner.push
-        learner.push = lambda row, *rest: (self.rows.append(row), push(row, *rest))[1]  # type: ignore[method-assign]
+        buffer = self.run.trainer.learner.buffer
+        push, push_each = buffer.push, buffer.push_each  # one row, or those of a stint
+        buffer.push = lambda row, *rest: (self.rows.append(row), push(row, *rest))[1]
+        buffer.push_each = lambda rows, *rest: (self.rows.extend(rows), push_each(rows, *rest))[1]
         next(self.stream)  # the first reset
 
     @property
