@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from pydantic import Field
+from torch import Tensor
 
 from ganglion.config import ProcessorConfig, register
 from ganglion.core import Acted, Past, Processor, Row, Step
@@ -27,15 +28,20 @@ class Rows:
 
     def __init__(self, cfg: RowsConfig) -> None:
         self.cfg = cfg
+        self.raw = cfg.reward == "raw" and cfg.reward_scale == 1.0 and cfg.reward_clip is None
 
     def __call__(self, before: Step, past: Past, acted: Acted, after: Step) -> Row:
-        reward = after.reward
+        reward = after.reward if self.raw else self.worth(after.reward)
+        memory = tuple(m[0] for m in past.memory) if past.memory else ()
+        flags = (after.terminated, after.truncated, before.valid)
+        return Row(before.obs, acted.action, reward, *flags, past.start[0], acted.extras, memory)
+
+    def worth(self, reward: Tensor) -> Tensor:
+        """What a reward counts."""
         if self.cfg.reward == "sign":
             reward = reward.sign()
         if self.cfg.reward_scale != 1.0:
             reward = reward * self.cfg.reward_scale
         if self.cfg.reward_clip is not None:
             reward = reward.clamp(-self.cfg.reward_clip, self.cfg.reward_clip)
-        memory = tuple(m[0] for m in past.memory)
-        flags = (after.terminated, after.truncated, before.valid)
-        return Row(before.obs, acted.action, reward, *flags, past.start[0], acted.extras, memory)
+        return reward

@@ -280,15 +280,17 @@ class Stage:
         views, derived = layout.views(self.record)
         self.leaves, self.records = ops.leaves(views), records
         self.arrays = [x.numpy() for x in (records, self.record)] if host else []
-        self.flags = [views.terminated, views.valid, *derived]
+        self.flags: list[Any] = [views.terminated, views.valid, *derived]
+        if came.type == "cpu":  # numpy writes small things sooner
+            self.flags = [x.numpy() for x in self.flags]
         self.gamma = gamma
 
     def fill(self, row: Row) -> None:
         small = row if self.packs and not row.memory else row._replace(obs=row.obs if self.packs else None, memory=())
         torch._foreach_copy_(self.leaves, ops.leaves(small))
         terminated, valid, discount, live = self.flags
-        torch.logical_not(terminated, out=discount).mul_(self.gamma)
-        live.copy_(valid)
+        discount[:] = ~terminated * self.gamma
+        live[:] = valid
 
     def store(self, at: int) -> None:
         if self.arrays:

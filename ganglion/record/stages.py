@@ -175,6 +175,8 @@ class Recorded(Stage):
         return None
 
     def wait(self, name: str, value: Tensor | float, count: int = 1) -> None:
+        if isinstance(value, Tensor) and value.is_cpu:  # kept, it would split the memory that an update uses again
+            value = value.item()
         values = self.waiting.setdefault(name, [])
         values.append((value, count))
         if len(values) >= MOST_WAITING:

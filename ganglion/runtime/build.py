@@ -109,15 +109,12 @@ def build_walkers(cfg: RunConfig, agent: Agent, env: Env) -> tuple[Explorer, Lea
     """An Explorer and the Learner it hands rows to; both in long strides where the world and the rows allow it."""
     recipe, seed = cfg.algo.recipe(), cfg.run.seed
     buffer, limiter, processor = recipe.buffer(env.spec, agent.device), recipe.limiter.build(), recipe.processor.build()
-    if cfg.run.fast == "eager" or not isinstance(buffer, RolloutBuffer):
+    gpu, halves = agent.device.type == "cuda", getattr(cfg.env, "halves", False)
+    if not (isinstance(env, TorchEnv) and isinstance(buffer, RolloutBuffer)) or cfg.run.fast == "eager":
         learner = Learner(agent, buffer, limiter, seed)
-        return build_explorer(cfg, agent, env, processor, learner), learner
-    gpu = agent.device.type == "cuda"
-    if not isinstance(env, TorchEnv):
-        learner = Learner(agent, buffer, limiter, seed)
-        if gpu or getattr(cfg.env, "halves", False):
+        if gpu or halves or cfg.run.fast == "eager":
             return build_explorer(cfg, agent, env, processor, learner), learner
-        return Stints(agent, env, processor, learner, seed, gcd(buffer.horizon, STINT)), learner
+        return Stints(agent, env, processor, learner, seed, STINT), learner
     wrap, stride = quicken(cfg, agent.device)[0], buffer.horizon if gpu else gcd(buffer.horizon, STRIDE)
     fused = Fused if gpu else None
     phase = Phase(agent, buffer, limiter, seed, wrap if gpu else None, fused)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from ganglion.core import Acted, Env, LogData, Past, Processor, Progress, Row, Step
 from ganglion.runtime.agent import Agent
 from ganglion.runtime.explorer import Explorer
 from ganglion.runtime.learner import Learner
 
+Moment = tuple[Step, Past, Acted, Step, Tensor | None]  # before, remembered, done, after; which slots it was lost for
+
 
 class Stints(Explorer):
-    """An Explorer that takes `stint` steps at once and hands their rows on together, into a rollout.
+    """An Explorer that takes up to `most` steps at once, as many as pass before the learner's next turn, and hands
+    their rows on together.
 
     Rows are the same as one by one; an algorithm's knobs stay as they are for the length of a stint.
     """
@@ -19,34 +23,64 @@ class Stints(Explorer):
     sink: Learner
 
     def __init__(
-        self, agent: Agent, env: Env, processor: Processor, sink: Learner, seed: int, stint: int
+        self, agent: Agent, env: Env, processor: Processor, sink: Learner, seed: int, most: int
     ) -> None:  # fmt: skip
         super().__init__(agent, env, processor, sink, seed)
-        self.stint = stint
+        self.most = 1 if sink.watches and not sink.buffer.fresh else most  # what is seen there changes the next action
 
     def step(self, at: Progress) -> LogData:
-        """`stint` actions of every slot; one where the fast form is not on, or would not end with the rollout."""
-        if self.stint == 1 or not self.agent.swap.on or self.sink.buffer.ring.pushed % self.stint:
+        """Some actions of every slot; one where the fast form is not on."""
+        count = self.count(at) if self.agent.swap.on else 1
+        if count == 1:
             return super().step(at)
-        rows, alive = self.walk(at), 0
+        rows = self.rows(self.walk(at, count))
         after, ahead = self.begin()
-        self.sink.buffer.push_each(rows, (after.obs, ahead))
-        for row in rows:
-            alive += row.valid.tolist().count(True)
+        self.store(rows, (after.obs, ahead), at)
+        alive = sum(row.valid.tolist().count(True) for row in rows)
         episodes = tuple(self.env.episodes())
         now = at._replace(env_steps=at.env_steps + alive, episodes=at.episodes + len(episodes))
         return LogData("collect", now, {}, episodes)
 
+    def count(self, at: Progress) -> int:
+        """How many steps can be taken before an update may be owed."""
+        buffer, owes, slots = self.sink.buffer, self.sink.limiter.owes, self.env.spec.slots
+        if buffer.fresh:
+            return min(self.most, buffer.horizon - buffer.ring.pushed)
+        for count in range(1, self.most):
+            if owes(at._replace(env_steps=at.env_steps + count * slots), ready=True):
+                return count
+        return self.most
+
     @torch.no_grad()
-    def walk(self, at: Progress) -> list[Row]:
-        act, knobs, env, faults, rows = self.agent.fast_explore, self.agent.knobs(at), self.env, self.faults, []
+    def walk(self, at: Progress, count: int) -> list[Moment]:
+        act, knobs, noise, env = self.agent.fast_explore, self.agent.knobs(at), self.noise, self.env
         before, past = self.begin()
-        for _ in range(self.stint):
-            acted = Acted(*act(before.obs, past, knobs, self.noise.next()))
-            after, seen = env.step(acted.action), before
-            if faults.lost is not None:  # actions that came to nothing, for their episode was lost
-                seen = before._replace(valid=before.valid & ~faults.lost)
-            rows.append(self.processor(seen, past, acted, after))
-            before, past = after, Past(acted.memory, self.starts(before))
-        self.now: tuple[Step, Past] | None = before, past
+        moments: list[Moment] = []
+        for _ in range(count):
+            acted = Acted(*act(before.obs, past, knobs, noise.next()))
+            after = env.step(acted.action)
+            moments.append((before, past, acted, after, self.faults.lost))
+            if past.memory:  # else nobody reads where episodes start until rows are made
+                past = Past(acted.memory, self.starts(before))
+            before = after
+        return moments
+
+    def rows(self, moments: list[Moment]) -> list[Row]:
+        """What the moments come to; where the slots are now is kept."""
+        rows, (_, past, *_) = [], moments[0]
+        starts = ~torch.stack([before.valid for before, *_ in moments])
+        for i, (before, had, acted, after, lost) in enumerate(moments):
+            if lost is not None:  # actions that came to nothing, for their episode was lost
+                before = before._replace(valid=before.valid & ~lost)
+            rows.append(self.processor(before, Past(had.memory, past.start), acted, after))
+            past = Past(acted.memory, starts[i : i + 1])
+        self.now: tuple[Step, Past] | None = after, past
         return rows
+
+    def store(self, rows: list[Row], ahead: tuple[object, Past], at: Progress) -> None:
+        buffer = self.sink.buffer
+        if buffer.fresh:
+            buffer.push_each(rows, ahead)
+            return
+        for row in rows:
+            buffer.push(row, ahead, at)

@@ -20,8 +20,8 @@ WORDS = ["algo=ppo", "env={kind: gym, id: CartPole-v1, slots: 3, workers: 0}", "
 def trainer_of(*words: str, stint: int = 16) -> Trainer:
     """Compiled in name alone: what is looked at here is how steps are taken."""
     trainer = build(load_config(None, [*WORDS, *words, "run.fast=compile", "run.device=cpu"]))
-    assert isinstance(trainer.explorer, Stints) and trainer.explorer.stint == 16
-    trainer.explorer.stint = stint
+    assert isinstance(trainer.explorer, Stints) and trainer.explorer.most == 16
+    trainer.explorer.most = stint
     agent = trainer.learner.agent
     agent.fast_explore, agent.fast_learn, agent.fast_prepare = agent.explore, agent.update, agent.algo.prepare
     return trainer
