@@ -58,8 +58,11 @@ class Remote:
         return self
 
     def exists(self) -> bool:
-        """Whether there is a file of this name."""
-        return bool(self.ask("look at it", lambda: self.fs.isfile(self.url)))
+        """Whether there is a file of this name. fsspec's own isfile says no, too, where a store does not answer."""
+        try:
+            return bool(self.ask("look at it", lambda: self.fs.info(self.url))["type"] == "file")
+        except (FileNotFoundError, NotADirectoryError):
+            return False
 
     def read_bytes(self) -> bytes:
         return self.ask("read it", lambda: bytes(self.fs.cat_file(self.url)))

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import secrets
 from collections.abc import Callable, Iterable
+from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import pytest
+from fsspec import AbstractFileSystem
 
 from ganglion.core import State
 from ganglion.errors import DiskError, UserError
@@ -14,7 +18,7 @@ from ganglion.record import lock
 from ganglion.record.checkpoint import Checkpoints, load, read_meta
 from ganglion.record.keeping import CHUNKS, MANIFEST
 from ganglion.record.lock import held
-from ganglion.record.stores import Remote, located, names
+from ganglion.record.stores import Remote, StoreError, located, names
 from tests.record.states import example, same
 from tests.record.test_crash import BEST_NEW, BEST_OLD, CASES, NEW, OLD, SAME_ROWS, Crash, before
 
@@ -196,6 +200,19 @@ def test_a_store_that_refuses_is_told_as_it_is(monkeypatch: pytest.MonkeyPatch) 
     assert same(newest_state(folder) or State(), OLD)
 
 
+def test_a_store_that_does_not_answer_is_not_an_empty_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that took it for one would begin anew, and remove what is there."""
+    folder = memory()
+    store = Checkpoints(folder, keep=2)
+    store.save(OLD, 100, {})
+    assert store.newest() == folder / "100" and not (folder / "100").exists() and not (folder / "none").exists()
+    # fsspec's isfile, as most stores have it, and a look that fails.
+    monkeypatch.setattr(folder.fs, "isfile", lambda path: AbstractFileSystem.isfile(folder.fs, path))
+    monkeypatch.setattr(folder.fs, "info", lambda *a, **k: (_ for _ in ()).throw(RuntimeError("Slow Down")))
+    with pytest.raises(StoreError, match="cannot look at it: Slow Down"):
+        store.newest()
+
+
 # ------------------------------------------------------------ one process at a time
 
 
@@ -231,3 +248,38 @@ def test_the_lock_of_a_dead_process_is_taken_over(monkeypatch: pytest.MonkeyPatc
         with pytest.raises(UserError, match="has taken over"):
             check()
     assert (folder / ".lock").exists()  # the other's
+    with pytest.raises(UserError, match="has taken over"):
+        dead.check()
+    (folder / ".lock").unlink()
+    with pytest.raises(UserError, match="its lock is gone; another process has taken over"):
+        dead.check()  # who took over has ended
+
+
+def test_a_lock_that_is_being_written_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock, "SETTLE", 0.0)
+    monkeypatch.setattr(lock, "STALE", 0.4)
+    folder = memory()
+    lives = lock.Lease(folder)
+    (folder / ".lock").put([b'{"owner": "x'])
+    lives.check()  # its own, perhaps: not yet another's
+    later = Timer(0.05, lives.write)
+    later.start()
+    with pytest.raises(UserError, match="is running this run"), held(folder):
+        pass
+    later.join()
+    (folder / ".lock").put([b""])  # and stays so: whoever wrote it is dead
+    with held(folder) as check:
+        check()
+
+
+def test_a_file_system_without_locks_is_used_with_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    with held(tmp_path), pytest.raises(UserError, match="another process is running this run"), held(tmp_path):
+        pass
+    monkeypatch.setattr("fcntl.flock", refuse)
+    with held(tmp_path):
+        assert "No locks available" in caplog.text
