@@ -14,7 +14,7 @@ from fsspec import AbstractFileSystem
 
 from ganglion.core import State
 from ganglion.errors import DiskError, UserError
-from ganglion.record import lock
+from ganglion.record import checkpoint, lock
 from ganglion.record.checkpoint import Checkpoints, load, read_meta
 from ganglion.record.keeping import CHUNKS, MANIFEST
 from ganglion.record.lock import held
@@ -85,6 +85,25 @@ def test_damaged_files_are_refused_by_name() -> None:
             load(folder / "100")
         file.put([whole])
     assert same(load(folder / "100")[0], OLD)
+
+
+@pytest.mark.parametrize("disk", [False, True])
+def test_a_checkpoint_that_is_replaced_while_it_is_read(
+    disk: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the run that writes it: a reader in another process is given the new one, and not told of damage."""
+    store = Checkpoints(tmp_path if disk else memory(), keep=2)
+    store.save_best(OLD, 100, {})
+    real, turns = checkpoint.read_into, [lambda: store.save_best(NEW, 200, {"new": True})]
+
+    def read_into(*args: Any) -> None:
+        if turns:
+            turns.pop()()
+        real(*args)
+
+    monkeypatch.setattr(checkpoint, "read_into", read_into)
+    state, meta = load(store.folder / "best")
+    assert same(state, BEST_NEW) and meta == {"new": True}
 
 
 def test_foreign_files_are_left_alone() -> None:
