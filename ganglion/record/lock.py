@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -12,14 +13,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event, Thread
 from time import monotonic
-from typing import Any
+from typing import IO, Any
 
 from ganglion.errors import UserError
 from ganglion.record.stores import Remote, Where
 
 try:
     import fcntl
-except ImportError:  # not on Windows, where runs are not guarded
+except ImportError:  # not on Windows
     fcntl = None  # type: ignore[assignment]
 
 log = logging.getLogger(__name__)
@@ -42,14 +43,26 @@ def held(folder: Where) -> Iterator[Callable[[], None]]:
             lease.leave()
         return
     with (folder / FILE).open("w") as file:
-        if fcntl is not None:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise refusal(folder, "another process") from None
-            except OSError as error:  # some network file systems
-                log.warning("%s: no lock can be had here (%s): start no second process", folder, error.strerror)
+        try:
+            own = lock(file)
+        except OSError as error:
+            log.warning("%s: no lock can be had here (%s): start no second process", folder, error.strerror)
+            own = True
+        if not own:
+            raise refusal(folder, "another process")
         yield lambda: None
+
+
+def lock(file: IO[str]) -> bool:
+    """Whether an open file is this process's alone, until it is closed or the process ends. Some systems, and some
+    network file systems, have no locks: an OSError."""
+    if fcntl is None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def refusal(folder: Where, who: str) -> UserError:

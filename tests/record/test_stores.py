@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import os
 import secrets
+import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from threading import Timer
@@ -14,7 +16,7 @@ from fsspec import AbstractFileSystem
 
 from ganglion.core import State
 from ganglion.errors import DiskError, UserError
-from ganglion.record import checkpoint, lock
+from ganglion.record import checkpoint, desk, lock
 from ganglion.record.checkpoint import Checkpoints, load, read_meta
 from ganglion.record.keeping import CHUNKS, MANIFEST
 from ganglion.record.lock import held
@@ -230,6 +232,37 @@ def test_a_store_that_does_not_answer_is_not_an_empty_one(monkeypatch: pytest.Mo
     monkeypatch.setattr(folder.fs, "info", lambda *a, **k: (_ for _ in ()).throw(RuntimeError("Slow Down")))
     with pytest.raises(StoreError, match="cannot look at it: Slow Down"):
         store.newest()
+
+
+# ------------------------------------------------------------ files that grow
+
+
+def test_a_desk_is_sent_without_what_is_gone_or_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = memory()
+    made = desk.Desk(folder)
+    for name in ("a", "b", "c"):
+        (made.path / name).write_text(name)
+    real = desk.changed
+    monkeypatch.setattr(desk, "changed", lambda path: (path.name == "b" and path.unlink(), real(path))[1])
+    made.send()
+    made.close()
+    assert files(folder) == {"a", "c"} and not made.path.exists()
+
+
+def test_desks_of_the_dead_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    lives = desk.Desk(memory())
+    dead, young = tmp_path / f"{desk.PREFIX}dead", tmp_path / f"{desk.PREFIX}young"
+    for left in (dead, young):
+        left.mkdir()
+        (left / "metrics.jsonl").touch()
+    for old in (dead, lives.path):
+        os.utime(old, (0, 0))
+    other = desk.Desk(memory())
+    assert set(tmp_path.iterdir()) == {lives.path, other.path, young}
+    for each in (lives, other):
+        each.close()
+    assert list(tmp_path.iterdir()) == [young]
 
 
 # ------------------------------------------------------------ one process at a time
