@@ -31,7 +31,7 @@ class Desk:
             sweep()
             self.private = tempfile.TemporaryDirectory(prefix=PREFIX)
             self.path = Path(self.private.name)
-            self.claim = (self.path / FILE).open("w")  # noqa: SIM115 - closed by close()
+            self.claim = (self.path / FILE).open("w")  # closed by close()
             with suppress(OSError):
                 lock(self.claim)
         self.copied: dict[Path, tuple[int, int]] = {}  # size and time of what the store has

@@ -22,7 +22,7 @@ from ganglion.record.keeping import CHUNKS, MANIFEST
 from ganglion.record.lock import held
 from ganglion.record.stores import Remote, StoreError, located, names
 from tests.record.states import example, same
-from tests.record.test_crash import BEST_NEW, BEST_OLD, CASES, NEW, OLD, SAME_ROWS, Crash, before
+from tests.record.test_crash import BEST_NEW, BEST_OLD, CASES, NEW, OLD, SAME_ROWS, Crash, before, save_later, which
 
 
 def memory() -> Remote:
@@ -194,22 +194,14 @@ def crash(save: Callable[[Any], None], folder: Remote, store: Failing, monkeypat
 
 def check_after(folder: Remote, read: Callable[[Remote], State | None], allowed: list[State | None]) -> int:
     """Old or new loads, nothing in between; a later save works and leaves nothing behind. Which one loaded."""
-    state = read(folder)
-    which = [i for i, each in enumerate(allowed) if (each is state is None) or (each and state and same(each, state))]
-    assert which, "neither the old nor the new state"
-    store = Checkpoints(folder, keep=1)
-    newest = store.newest()
-    if newest is not None:
-        store.load(newest)
-    last = example(9, pushed=44)
-    assert same(load(store.save(last, 900, {}))[0], last)
+    outcome, store = which(read(folder), allowed), save_later(folder)
     held_now = files(folder)
     assert {name.partition("/")[0] for name in held_now} <= {"900", "best", CHUNKS}
     assert {name for name in held_now if name.startswith(CHUNKS)} == {
         f"{CHUNKS}/{chunk.file}" for chunk in store.kept.values()
     }
     assert all(len(names(folder / each)) in (0, 3) for each in ("900", "best"))
-    return which[0]
+    return outcome
 
 
 def test_a_store_that_refuses_is_told_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
