@@ -108,7 +108,7 @@ class Lease:
     def check(self) -> None:
         """Refuses to go on where another has taken the run over, even if that one has ended since."""
         told = self.read()
-        if told is None:
+        if told is None and not self.ended.is_set():
             raise UserError(f"{self.folder}: its lock is gone; another process has taken over, and may have gone on.")
         if told and told.get("owner") != self.own["owner"]:
             raise refusal(self.folder, f"{named(told)} has taken over, and")

@@ -272,6 +272,7 @@ def test_a_run_in_a_store_is_locked(monkeypatch: pytest.MonkeyPatch) -> None:
             pass
         check()
     assert not (folder / ".lock").exists()
+    check()  # a run whose stream was left may be saved
 
 
 def test_the_lock_of_a_dead_process_is_taken_over(monkeypatch: pytest.MonkeyPatch) -> None:
