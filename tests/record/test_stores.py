@@ -226,6 +226,29 @@ def test_a_store_that_does_not_answer_is_not_an_empty_one(monkeypatch: pytest.Mo
         store.newest()
 
 
+def test_a_folder_that_cannot_be_listed_is_not_an_empty_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks that its checkpoint refers to would be taken for left over."""
+    folder = memory()
+    store = Checkpoints(folder, keep=3)
+    store.save(OLD, 100, {})
+    store.save(NEW, 200, {})
+    real = folder.fs.ls
+
+    def ls(path: str, **options: Any) -> Any:
+        if path.endswith("/100"):
+            raise OSError("Slow Down")
+        return real(path, **options)
+
+    monkeypatch.setattr(type(folder.fs), "find", AbstractFileSystem.find)  # as many kinds have it
+    monkeypatch.setattr(folder.fs, "ls", ls)
+    with pytest.raises(DiskError, match=r"cannot list it: Slow Down\. The checkpoint was not written"):
+        store.save(example(4, pushed=60), 300, {})
+    monkeypatch.undo()
+    assert same(load(folder / "100")[0], OLD) and store.newest() == folder / "200"
+    store.save(example(4, pushed=60), 300, {})
+    assert same(load(folder / "100")[0], OLD) and store.newest() == folder / "300"
+
+
 # ------------------------------------------------------------ files that grow
 
 
