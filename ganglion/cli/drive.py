@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import signal
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -68,6 +68,11 @@ def drive_once(run: Run, imports: Sequence[str]) -> int:
     with listening() as asked:
         try:
             follow(run, asked)
+        except LearnerLostError as lost:
+            if asked.signal is None:
+                raise
+            complain(f"{lost}, told to stop as well. What was saved before is whole. Continue with: {resume}")
+            return 128 + asked.signal
         except UserError as error:
             raise type(error)(f"{error} What was saved before is whole. Continue with: {resume}") from error
         except OSError as error:
@@ -99,18 +104,16 @@ def drive_once(run: Run, imports: Sequence[str]) -> int:
     return 0
 
 
-def size(count: int) -> str:
-    """Bytes as people read them."""
-    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{max(count / 1e6, 0.1):.1f} MB"
-
-
 def follow(run: Run, asked: Asked) -> None:
     """Takes events until the stream ends, passing on a signal as a command."""
+    from ganglion.record.checkpoint import size_text  # with torch, which a run has imported
+
     stream = run.stream()
     command: Stop | None = None
     try:
         next(stream)  # with the first row the buffer has its size
-        say(f"It will need about {size(run.needs())} of disk.")
+        with suppress(BrokenPipeError):  # nobody reads: that ends no run
+            say(f"It will need about {size_text(run.needs())} of disk.")
         while True:
             stream.send(command)
             command = Stop(f"interrupted by {asked.signal.name}") if asked.signal else None

@@ -95,7 +95,8 @@ def local(config: RunConfig, args: argparse.Namespace) -> int:
              if getattr(args, name)]  # fmt: skip
     keeper = Keeper(lambda: begun(place), args.restarts, complain)
     return keeper.keep(
-        command("train", *args.words, f"run.dir={place}", *asked, *flags), command("resume", place, *flags)
+        command("train", *args.words, f"run.dir={json.dumps(place)}", *asked, *flags),  # JSON's quotes are YAML's
+        command("resume", place, *flags),
     )
 
 
@@ -119,6 +120,8 @@ def slurm(config: RunConfig, args: argparse.Namespace) -> int:
         raise UserError(
             "launch slurm: there is no sbatch on PATH. See the job with --dry-run, or try: ganglion launch local"
         )
+    if job.folder.exists():
+        raise UserError(f"run.dir: {job.folder} is there already: a job for this run was made. Choose another.")
     job.folder.mkdir(parents=True)
     (job.folder / "config.yaml").write_text(job.config)
     (job.folder / "job.json").write_text(job.about)
@@ -127,6 +130,7 @@ def slurm(config: RunConfig, args: argparse.Namespace) -> int:
     if ended.stdout:
         say(ended.stdout.strip())
     if ended.returncode and not ended.stdout:
+        shutil.rmtree(job.folder)  # as if it had never been asked
         raise UserError(f"launch slurm: sbatch refused the job: {ended.stderr.strip()[:500]}")
     say(f"Run in {config.run.dir}", f"Job in {job.folder}; what it says: {job.folder / 'job.out'}")
     return ended.returncode  # of the job, where sbatch was told to wait for it
@@ -137,8 +141,8 @@ def make_job(config: RunConfig, args: argparse.Namespace) -> Job:
     from ganglion.record.stores import located
     from ganglion.runtime.run import unused
 
-    if args.mode not in (None, "ray"):
-        raise UserError(f"--mode: nodes of slurm are joined by Ray. Accepted: ray, got {args.mode!r}.")
+    if args.mode == "local" or config.run.mode not in ("local", "ray"):
+        raise UserError(f"run.mode: nodes of slurm are joined by Ray. Accepted: ray, got {config.run.mode!r}.")
     run = config.run.model_copy(update={"mode": "ray"})
     config = type(config).model_validate(config.model_copy(update={"run": run}).plain())
     where = located(str(run.dir), "run.dir")
@@ -161,11 +165,14 @@ def script(title: str, folder: Path, args: argparse.Namespace) -> str:
     options |= {"cpus-per-task": count("cpus", args.cpus)} if args.cpus is not None else {}
     options |= {"gpus-per-node": count("gpus", args.gpus)} if args.gpus is not None else {}
     options |= {
-        name: plain(name, getattr(args, name)) for name in ("partition", "account", "time") if getattr(args, name)
+        name: plain(f"--{name}", getattr(args, name))
+        for name in ("partition", "account", "time")
+        if getattr(args, name)
     }
-    own = {"job-name": f"ganglion-{title}", "output": folder / "job.out", "open-mode": "append"}
+    output = plain("run.dir", str(folder / "job.out"))
+    own = {"job-name": plain("run.name", f"ganglion-{title}"), "output": output, "open-mode": "append"}
     lines = [f"#SBATCH --{name}={value}" for name, value in {**own, **options}.items()]
-    lines += [f"#SBATCH {plain('sbatch', option)}" for option in args.sbatch or ()]
+    lines += [f"#SBATCH {plain('--sbatch', option)}" for option in args.sbatch or ()]
     program = shlex.join([sys.executable, "-m", "ganglion", "launch", "node", str(folder)])
     body = ["set -eu", "umask 077  # the token is a secret", f"exec srun --kill-on-bad-exit=1 {program}"]
     return "\n".join(["#!/bin/bash", *lines, *body, ""])
@@ -179,6 +186,6 @@ def count(name: str, number: int) -> str:
 
 def plain(name: str, text: str) -> str:
     """A word of a script, checked: it stands on a line of its own."""
-    if not re.fullmatch(r"[\w.,:@=+/%-]{1,200}", text):
-        raise UserError(f"--{name}: should be letters, digits and .,:@=+/%- alone, got {text[:80]!r}.")
+    if not re.fullmatch(r"[\w.,:@=+/%-]{1,4096}", text):
+        raise UserError(f"{name}: should be letters, digits and .,:@=+/%- alone, got {text[:80]!r}.")
     return text

@@ -29,7 +29,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.words and isfile(Path(args.words[0]) / "config.yaml"):
         args.words[0] = str(Path(args.words[0]) / "config.yaml")
-    configs = stored(args.words) if args.words and URL.match(args.words[0]) else asked_cases(args)
+    configs = stored(args.words, args.imports) if args.words and URL.match(args.words[0]) else asked_cases(args)
     from ganglion.config import dump
 
     for number, config in enumerate(configs, 1):
@@ -38,8 +38,11 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def stored(words: list[str]) -> list[RunConfig]:
+def stored(words: list[str], imports: list[str]) -> list[RunConfig]:
     """The config of a run by URL."""
+    from ganglion.config.files import import_module
     from ganglion.runtime.run import load_config
 
+    for module in imports:
+        import_module(module)
     return [load_config(existing(words[0]), words[1:])]

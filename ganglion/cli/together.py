@@ -37,7 +37,9 @@ def train(configs: Sequence[RunConfig], imports: Sequence[str]) -> int:
         finally:
             seeds.close()
     if asked.signal is not None:
-        say(f"Interrupted and saved. Continue {resume}")
+        never = all(config.save.every.unit == "never" for config in configs)
+        how = "; save is never, so nothing was saved" if never else f" and saved. Continue {resume}"
+        say(f"Interrupted{how}")
         return 128 + asked.signal
     say(*table(summary(seeds, perf_counter() - began)))
     return 0

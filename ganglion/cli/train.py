@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+from os.path import isfile
 
 from ganglion.cli.asked import asked_cases, config_arguments
 from ganglion.cli.text import say
@@ -26,8 +27,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def begin_early(args: argparse.Namespace) -> None:
-    """Ray starts while torch is imported; not where settings say which Ray, for these are not read yet."""
-    if args.mode == "ray" and not any(word.startswith("fleet.") for word in args.words):
+    """Ray starts while torch is imported; not where settings or a file may say which: these are not read yet."""
+    if args.mode == "ray" and not any(word.startswith("fleet") or isfile(word) for word in args.words):
         from ganglion.runtime.fleet.cluster import Site, begin_ray
         from ganglion.runtime.fleet.nursery import begin_nursery
 

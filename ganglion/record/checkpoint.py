@@ -210,9 +210,21 @@ class _Body(NamedTuple):
 
 
 def load(path: Where) -> tuple[State, dict[str, Json]]:
-    """The state and meta of a checkpoint, with every byte checked."""
+    """The state and meta of a checkpoint, with every byte checked. Where the run that writes it replaces it meanwhile,
+    the new one is read."""
     file = keeper(path).manifest(path)
     body = manifest.read(file)
+    try:
+        return _filled(file, body)
+    except UserError:
+        now = keeper(path).manifest(path)
+        if now == file and manifest.read(now) == body:
+            raise
+    return load(path)
+
+
+def _filled(file: Where, body: Mapping[str, Json]) -> tuple[State, dict[str, Json]]:
+    """What a manifest describes."""
     (written,) = body["files"]
     tensors = {name: torch.empty(shape, dtype=TORCH[dtype]) for name, (dtype, shape, _) in body["tensors"].items()}
     read_into(file.parent / written, tensors, {name: checksum for name, (_, _, checksum) in body["tensors"].items()})

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
+from contextlib import suppress
 from pathlib import Path
+from stat import S_ISDIR
+from time import time
 
+from ganglion.record.lock import FILE, lock
 from ganglion.record.stores import Remote, Where, names
 
-APART = ("checkpoints", "videos", ".lock")  # kept by others, or not needed to go on
+PREFIX = "ganglion-desk-"
+YOUNG = 60.0  # seconds that a desk without a lock may still be in the making
+APART = ("checkpoints", "videos", FILE)  # kept by others, or not needed to go on
 
 
 class Desk:
@@ -21,8 +28,12 @@ class Desk:
         if isinstance(folder, Path):
             self.path = folder
         else:
-            self.private = tempfile.TemporaryDirectory(prefix="ganglion-desk-")
+            sweep()
+            self.private = tempfile.TemporaryDirectory(prefix=PREFIX)
             self.path = Path(self.private.name)
+            self.claim = (self.path / FILE).open("w")  # closed by close()
+            with suppress(OSError):
+                lock(self.claim)
         self.copied: dict[Path, tuple[int, int]] = {}  # size and time of what the store has
 
     def fetch(self) -> None:
@@ -43,18 +54,32 @@ class Desk:
         """Copies what has changed."""
         if not isinstance(self.folder, Remote):
             return
-        for path in sorted(Path(root) / name for root, _, files in os.walk(self.path) for name in files):
-            now = changed(path)
-            if self.copied.get(path) != now:
-                target = self.folder
-                for part in path.relative_to(self.path).parts:
-                    target = target / part
-                target.put([path.read_bytes()])
-                self.copied[path] = now
+        found = (Path(root) / name for root, _, files in os.walk(self.path) for name in files)
+        for path in sorted(path for path in found if path != self.path / FILE):
+            with suppress(FileNotFoundError):  # of a writer's, which removed it meanwhile
+                now = changed(path)
+                if self.copied.get(path) != now:
+                    target = self.folder
+                    for part in path.relative_to(self.path).parts:
+                        target = target / part
+                    target.put([path.read_bytes()])
+                    self.copied[path] = now
 
     def close(self) -> None:
         if self.private is not None:
             self.private.cleanup()
+            self.claim.close()
+
+
+def sweep() -> None:
+    """Removes the desks of runs that were killed."""
+    for left in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        with suppress(OSError):
+            about = left.lstat()  # anybody may write here: what is another's is not touched, and no link followed
+            if S_ISDIR(about.st_mode) and about.st_uid == os.getuid() and time() - about.st_mtime > YOUNG:
+                with (left / FILE).open("w") as claim:
+                    if lock(claim):
+                        shutil.rmtree(left)
 
 
 def changed(path: Path) -> tuple[int, int]:

@@ -27,5 +27,6 @@ class Due:
     def state(self) -> State:
         return State(scalars={"passed": self.passed})
 
-    def restore(self, state: State) -> None:
-        self.passed = int(state.scalars["passed"])
+    def restore(self, state: State, at: Progress) -> None:
+        """`at`: where the run goes on. Of longer intervals than it was saved with, fewer have passed."""
+        self.passed = min(int(state.scalars["passed"]), int(self.every.measure(at) // self.every.count))

@@ -91,8 +91,11 @@ class OnDisk:
         """Nothing was remembered."""
 
     def ready(self, folder: Path) -> None:
+        new = not folder.exists()
         atomic.disk.make(folder / CHUNKS)
         atomic.disk.sync(folder)
+        if new:
+            atomic.disk.sync(folder.parent)  # else a loss of power may take all of it
 
     def free(self, folder: Path) -> int | None:
         return atomic.disk.free(folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -12,14 +13,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event, Thread
 from time import monotonic
-from typing import Any
+from typing import IO, Any
 
 from ganglion.errors import UserError
 from ganglion.record.stores import Remote, Where
 
 try:
     import fcntl
-except ImportError:  # not on Windows, where runs are not guarded
+except ImportError:  # not on Windows
     fcntl = None  # type: ignore[assignment]
 
 log = logging.getLogger(__name__)
@@ -42,16 +43,35 @@ def held(folder: Where) -> Iterator[Callable[[], None]]:
             lease.leave()
         return
     with (folder / FILE).open("w") as file:
-        if fcntl is not None:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise refusal(folder, "another process") from None
+        try:
+            own = lock(file)
+        except OSError as error:
+            log.warning("%s: no lock can be had here (%s): start no second process", folder, error.strerror)
+            own = True
+        if not own:
+            raise refusal(folder, "another process")
         yield lambda: None
+
+
+def lock(file: IO[str]) -> bool:
+    """Whether an open file is this process's alone, until it is closed or the process ends. Some systems, and some
+    network file systems, have no locks: an OSError."""
+    if fcntl is None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def refusal(folder: Where, who: str) -> UserError:
     return UserError(f"{folder}: {who} is running this run. Wait for it, or stop it first.")
+
+
+def named(told: dict[str, Any]) -> str:
+    """Who holds a lock in a store, by what it says."""
+    return f"process {told['pid']} of {told.get('host')}" if "pid" in told else "another process"
 
 
 class Lease:
@@ -67,7 +87,7 @@ class Lease:
     def take(self) -> None:
         told = self.read()
         if told is not None and not self.abandoned(told):
-            raise refusal(self.folder, f"process {told.get('pid')} of {told.get('host')}")
+            raise refusal(self.folder, named(told))
         self.write()
         self.ended.wait(SETTLE)
         self.check()
@@ -86,10 +106,12 @@ class Lease:
         return True
 
     def check(self) -> None:
-        """Refuses to go on where another has taken the run over."""
+        """Refuses to go on where another has taken the run over, even if that one has ended since."""
         told = self.read()
-        if told is not None and told.get("owner") != self.own["owner"]:
-            raise refusal(self.folder, f"process {told.get('pid')} of {told.get('host')} has taken over, and")
+        if told is None and not self.ended.is_set():
+            raise UserError(f"{self.folder}: its lock is gone; another process has taken over, and may have gone on.")
+        if told and told.get("owner") != self.own["owner"]:
+            raise refusal(self.folder, f"{named(told)} has taken over, and")
 
     def live(self) -> None:
         while not self.ended.wait(BEAT):
@@ -110,11 +132,14 @@ class Lease:
         self.file.put([json.dumps({**self.own, "count": self.count}).encode()])
 
     def read(self) -> dict[str, Any] | None:
+        """Who holds it; nothing in it while it is half-written, None where there is no lock."""
         try:
             told = json.loads(self.file.read_bytes())
-        except (FileNotFoundError, ValueError):
+        except FileNotFoundError:
             return None
-        return told if isinstance(told, dict) else None
+        except ValueError:
+            return {}
+        return told if isinstance(told, dict) else {}
 
 
 def here() -> str:

@@ -132,7 +132,7 @@ class Evaluated(Stage):
         return join({"due": self.due.state(), "own": State({}, {"best": self.best, "last": self.last})})
 
     def restore(self, state: State) -> None:
-        self.due.restore(under(state, "due"))
+        self.due.restore(under(state, "due"), self.now())
         own = under(state, "own").scalars
         self.best, self.last = own["best"], int(own["last"])
 
@@ -234,7 +234,7 @@ class Recorded(Stage):
         return join({"due": self.due.state(), "own": own})
 
     def restore(self, state: State) -> None:
-        self.due.restore(under(state, "due"))
+        self.due.restore(under(state, "due"), self.now())
         own = under(state, "own").scalars
         self.waiting = {}
         self.sums = {name: list(pair) for name, pair in own["sums"].items()}
@@ -290,5 +290,5 @@ class Saved(Stage):
         return self.due.state()
 
     def restore(self, state: State) -> None:
-        self.due.restore(state)
+        self.due.restore(state, self.now())
         self.last = self.now()

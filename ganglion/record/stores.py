@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -58,8 +58,11 @@ class Remote:
         return self
 
     def exists(self) -> bool:
-        """Whether there is a file of this name."""
-        return bool(self.ask("look at it", lambda: self.fs.isfile(self.url)))
+        """Whether there is a file of this name. fsspec's own isfile says no, too, where a store does not answer."""
+        try:
+            return bool(self.ask("look at it", lambda: self.fs.info(self.url))["type"] == "file")
+        except (FileNotFoundError, NotADirectoryError):
+            return False
 
     def read_bytes(self) -> bytes:
         return self.ask("read it", lambda: bytes(self.fs.cat_file(self.url)))
@@ -92,15 +95,29 @@ class Remote:
         return [each.strip("/").rpartition("/")[2] for each in found if each.strip("/") != own]
 
     def tree(self) -> dict[str, set[str]]:
-        """What lies in it and in each folder below, by URL: one question instead of many."""
+        """What lies in it and in each folder below, by URL: one question instead of many, where a store can answer it.
+        fsspec's own `find` asks for each folder, and leaves out those that it could not list."""
         own = self.fs._strip_protocol(self.url).strip("/")
         held: dict[str, set[str]] = {}
-        for path in self.ask("list it", lambda: self.fs.find(self.url)):
+        for path in self.ask("list it", lambda: self.fs.find(self.url)) if finds(self.fs) else self.walk():
             above = self.url
             for part in path.strip("/").removeprefix(own).strip("/").split("/"):
                 held.setdefault(above, set()).add(part)
                 above = f"{above}/{part}"
         return held
+
+    def walk(self) -> Iterator[str]:
+        """The files below it, as the store calls them, folder by folder."""
+        try:
+            found = self.ask("list it", lambda: self.fs.ls(self.url, detail=True))
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        for each in found:
+            path = each["name"].rstrip("/")
+            if each["type"] == "directory":
+                yield from (self / path.rpartition("/")[2]).walk()
+            else:
+                yield path
 
     def clear(self) -> None:
         """Removes all that lies in it."""
@@ -171,6 +188,15 @@ def file_system(scheme: str, url: str, setting: str) -> Any:
         raise UserError(f"{setting}: {url[:200]} cannot be opened: {brief(error)}") from error
     fs.dircache = DirCache(use_listings_cache=False)
     return fs
+
+
+def finds(fs: Any) -> bool:
+    """Whether a kind of store has a `find` of its own."""
+    from fsspec import AbstractFileSystem
+    from fsspec.asyn import AsyncFileSystem
+
+    usual = AbstractFileSystem.find, AsyncFileSystem._find, None
+    return type(fs).find not in usual or getattr(type(fs), "_find", None) not in usual
 
 
 def reached(place: Path | Remote, setting: str) -> Path | Remote:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import secrets
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from ganglion.cli import main
+from ganglion.cli import main, train
+from ganglion.cli.parser import parse
 from ganglion.config import load
+from ganglion.record.stores import located, put
 from tests.config.sketches import TEXT
 
 ROOT = Path(__file__).parents[2]
@@ -80,6 +83,38 @@ def test_show_gives_a_file_that_loads_to_the_same(tmp_path: Path, capsys: Captur
     assert main(["show", str(tmp_path / "my.yaml"), "algo.lr=0.25", "--import", "json", "run.seed=7"]) == 0
     shown = capsys.readouterr().out
     assert load(shown) == load(TEXT, ["algo.lr=0.25", "run.seed=7"])
+
+
+def test_show_of_a_run_in_a_store_imports_too(capsys: Captured) -> None:
+    url = f"memory://show-{secrets.token_hex(8)}"
+    put(located(url, "test") / "config.yaml", TEXT.encode())
+    assert main(["show", url, "algo.lr=0.25"]) == 0
+    assert load(capsys.readouterr().out) == load(TEXT, ["algo.lr=0.25"])
+    assert "--import no.such.module failed" in refused(["show", url, "--import", "no.such.module"], capsys)
+
+
+@pytest.mark.parametrize(
+    ("words", "early"),
+    [
+        (["cartpole/ppo", "--mode", "ray"], True),
+        (["cartpole/ppo", "--mode", "ray", "fleet.address=10.0.0.7:6379"], False),
+        (["cartpole/ppo", "--mode", "ray", "fleet={address: 10.0.0.7:6379}"], False),
+        (["my.yaml", "--mode", "ray"], False),
+        (["cartpole/ppo"], False),
+    ],
+)
+def test_ray_starts_early_only_where_nothing_may_say_which(
+    words: list[str], early: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[object] = []
+    monkeypatch.setattr("ganglion.runtime.fleet.cluster.begin_ray", begun.append)
+    monkeypatch.setattr("ganglion.runtime.fleet.nursery.begin_nursery", lambda: None)
+    monkeypatch.chdir(tmp_path)
+    Path("my.yaml").write_text(f"{TEXT}\nfleet: {{address: '10.0.0.7:6379'}}\n")
+    args = parse(["train", *words])
+    assert args is not None
+    train.begin_early(args)
+    assert bool(begun) is early
 
 
 def test_show_a_sweep(capsys: Captured) -> None:

@@ -13,7 +13,7 @@ import pytest
 from ganglion.cli import main
 from ganglion.config import RunConfig
 from ganglion.core import Command, LogData, Progress, Stop
-from ganglion.errors import UserError
+from ganglion.errors import LearnerLostError, UserError
 from ganglion.runtime.run import Run
 
 Captured = pytest.CaptureFixture[str]
@@ -114,6 +114,34 @@ def test_bad_input_found_late_says_how_to_resume(
     monkeypatch.setattr(pretend, "at_three", staticmethod(crowded))
     assert main(ASK) == 2
     assert "1 MB are free. What was saved before is whole. Continue with: ganglion resume" in capsys.readouterr().err
+
+
+def test_a_signal_that_ends_a_learner_too_ends_the_run(
+    pretend: type[Pretend], capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not started again, as it would be after a death that nobody asked for."""
+
+    def both() -> None:
+        signal.raise_signal(signal.SIGTERM)
+        raise LearnerLostError("learner 1 died")
+
+    monkeypatch.setattr(pretend, "at_three", staticmethod(both))
+    assert main(ASK) == 143
+    assert "learner 1 died" in (err := capsys.readouterr().err) and "Continue with: ganglion resume" in err
+    assert len(pretend.made) == 1 and pretend.made[0].closed
+
+
+def test_a_reader_that_has_left_ends_no_run(pretend: type[Pretend], monkeypatch: pytest.MonkeyPatch) -> None:
+    """`ganglion train | head -1`."""
+
+    def left(*lines: str) -> None:
+        if not lines[0].startswith("Run in"):
+            raise BrokenPipeError
+
+    monkeypatch.setattr("ganglion.cli.drive.say", left)
+    monkeypatch.setattr(os, "dup2", lambda *_: None)
+    assert main(ASK) == 0
+    assert pretend.made[0].commands == [None] * 10
 
 
 def test_a_sweep_runs_one_after_the_other(pretend: type[Pretend], capsys: Captured) -> None:

@@ -6,12 +6,14 @@ import signal
 import stat
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from time import monotonic, sleep
 
 import pytest
 
 from ganglion.cli import main
+from ganglion.config import load
 from ganglion.runtime.fleet.allocation import Node, free_port, make_secret, towards
 from ganglion.runtime.fleet.keeper import Keeper, begun, command, text
 
@@ -66,7 +68,10 @@ def test_the_job_is_shown(capsys: Captured, tmp_path: Path) -> None:
         ([*SLURM, "--nodes", "two"], "--nodes"),
         ([*SLURM, "--partition", "a b"], "--partition: should be letters"),
         ([*SLURM, "--sbatch=--x\n#SBATCH --y"], "--sbatch: should be letters"),
-        ([*SLURM, "--mode", "threads"], "--mode: nodes of slurm are joined by Ray"),
+        ([*SLURM, "--mode", "threads"], "run.mode: nodes of slurm are joined by Ray. Accepted: ray, got 'threads'"),
+        ([*SLURM, "--mode", "local"], "run.mode: nodes of slurm are joined by Ray"),
+        ([*SLURM, "run.mode=files", "fleet.path=x"], "run.mode: nodes of slurm are joined by Ray"),
+        ([*SLURM, "run.dir=a b"], "run.dir: should be letters"),
         ([*SLURM, "algo.lrr=1"], "algo.lrr"),
         ([*SLURM, "sweep.run.seed=[0,1]"], "launch starts one run, and a sweep is 2"),
         ([*SLURM, "--seeds", "3"], "--seeds: launch starts one run"),
@@ -100,9 +105,12 @@ def test_it_is_submitted(monkeypatch: pytest.MonkeyPatch, capsys: Captured, tmp_
     node = Node(tmp_path / "out.job", lambda line: None, {"SLURM_PROCID": "0"})
     assert node.job.restarts == 3 and node.job.needs == 6 and node.job.run == f"{tmp_path}/out"
     assert "mode: ray" in (tmp_path / "out.job" / "config.yaml").read_text()
+    assert main([*SLURM, "run.dir=out"]) == 2
+    assert "run.dir: " in (err := capsys.readouterr().err) and "out.job is there already" in err
     pretend.write_text("#!/bin/sh\necho no such partition >&2\nexit 1\n")
     assert main([*SLURM, "run.dir=other"]) == 2
     assert "sbatch refused the job: no such partition" in capsys.readouterr().err
+    assert not (tmp_path / "other.job").exists()  # and another try is not in its own way
 
 
 def test_the_token_is_in_no_argument(tmp_path: Path) -> None:
@@ -113,6 +121,19 @@ def test_the_token_is_in_no_argument(tmp_path: Path) -> None:
     settings = node.settings("127.0.0.1")
     assert settings["RAY_AUTH_TOKEN_PATH"] == str(node.token) and settings["RAY_AUTH_MODE"] == "token"
     assert towards(f"127.0.0.1:{free_port('127.0.0.1')}") == "127.0.0.1"
+
+
+# ------------------------------------------------------------ here
+
+
+def test_a_folder_with_odd_characters_is_the_same_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The run is told of it by a setting, which is YAML."""
+    kept: list[Sequence[str]] = []
+    monkeypatch.setattr(Keeper, "keep", lambda self, train, resume: (kept.extend((train, resume)), 0)[1])
+    assert main(["launch", "local", "cartpole/ppo", "run.dir='a: b #1'"]) == 0
+    train, resume = kept
+    words = [word for word in train if word.startswith("run.dir=")]
+    assert load("cartpole/ppo", words).run.dir == resume[-1] == f"{tmp_path}/a: b #1"
 
 
 # ------------------------------------------------------------ restarts

@@ -29,5 +29,16 @@ def test_restored_it_does_not_repeat_itself() -> None:
     first = Due(every("10 steps"))
     assert first.due(steps(25))
     second = Due(every("10 steps"))
-    second.restore(first.state())
+    second.restore(first.state(), steps(25))
     assert [second.due(steps(n)) for n in (25, 29, 30)] == [False, False, True]
+
+
+def test_another_interval_counts_from_where_the_run_goes_on() -> None:
+    """Not so many of the new ones as had passed of the old: `resume RUN save.every=...`."""
+    first = Due(every("10 steps"))
+    assert first.due(steps(95))
+    for interval, found in (("50 steps", [100, 150]), ("1 s", [101]), ("5 steps", [95, 100, 105, 150])):
+        second = Due(every(interval))
+        second.restore(first.state(), steps(95))
+        walk = [Progress(env_steps=n, seconds=n / 101) for n in (95, 99, 100, 101, 105, 150)]
+        assert [at.env_steps for at in walk if second.due(at)] == found

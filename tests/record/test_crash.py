@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -203,23 +204,34 @@ def crash_at(case, at: int, disk: Failing, monkeypatch) -> tuple[Path, bool]:
     return folder, True
 
 
-def check_after(case, folder: Path) -> int:
-    """Old or new loads, nothing in between; a later save works and leaves nothing behind. Which one loaded."""
-    _, read, allowed, _ = case
-    state = read(folder)
-    which = [i for i, each in enumerate(allowed) if (each is state is None) or (each and state and same(each, state))]
-    assert which, "neither the old nor the new state"
-    for path in folder.glob("[0-9]*"):
-        load(path)
+def which(state: State | None, allowed: list[State | None]) -> int:
+    """The one of the allowed states that this is."""
+    found = [i for i, each in enumerate(allowed) if (each is state is None) or (each and state and same(each, state))]
+    assert found, "neither the old nor the new state"
+    return found[0]
+
+
+def save_later(folder: Any) -> Checkpoints:
+    """What the next process does: goes on from what is there, and saves."""
     store = Checkpoints(folder, keep=1)
     newest = store.newest()
     if newest is not None:
         store.load(newest)
     last = example(9, pushed=44)
     assert same(load(store.save(last, 900, {}))[0], last)
+    return store
+
+
+def check_after(case, folder: Path) -> int:
+    """Old or new loads, nothing in between; a later save works and leaves nothing behind. Which one loaded."""
+    _, read, allowed, _ = case
+    outcome = which(read(folder), allowed)
+    for path in folder.glob("[0-9]*"):
+        load(path)
+    store = save_later(folder)
     assert {path.name for path in folder.iterdir()} <= {"900", "best", CHUNKS}
     assert chunks(folder) == {chunk.file for chunk in store.kept.values()}
-    return which[0]
+    return outcome
 
 
 def every_point(case, monkeypatch, make: Callable[[int], Failing]) -> list[int]:
@@ -250,6 +262,14 @@ def test_a_loss_of_power_leaves_the_old_or_the_new_state(case, what, monkeypatch
         return PowerLoss(at, lambda folder: what in ("all", folder.name), grave)
 
     assert every_point(case, monkeypatch, make)[0] == 0
+
+
+def test_the_first_save_leaves_every_name_on_the_disk(tmp_path, monkeypatch):
+    synced: list[Path] = []
+    monkeypatch.setattr(atomic.disk, "sync", synced.append)
+    folder = tmp_path / "run" / "checkpoints"
+    first(folder)
+    assert set(synced) >= {folder.parent, folder, folder / CHUNKS}
 
 
 class Full(atomic.Disk):
@@ -299,8 +319,7 @@ def test_a_full_disk_leaves_what_was_there_and_no_temporaries(case, monkeypatch)
         now = {path.relative_to(folder) for path in folder.rglob("*")}
         assert not [path for path in now if path.name.startswith((".new", ".old"))], f"temporaries at {at}"
         state = read(folder)
-        assert any((each is state is None) or (each and state and same(each, state)) for each in allowed)
-        if state is not None and same(state, allowed[0] or State()):
+        if which(state, allowed) == 0 and state is not None:
             assert now == was
         if disk.count < at:
             break

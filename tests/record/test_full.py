@@ -97,6 +97,9 @@ def test_metrics_wait_for_room(tmp_path: Path) -> None:
         text = (tmp_path / "metrics.jsonl").read_text()
         assert text.endswith("}\n")  # never half a line
         assert len(text.splitlines()) == {2: 2, 3: 2, 4: 2}.get(step, step + 1)
+    slow.room = 0
+    writer.write(LogData("record", Progress(6), {}))
+    slow.room = 1 << 30
     writer.close()
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
-    assert [json.loads(line)["env_steps"] for line in lines] == list(range(6))
+    assert [json.loads(line)["env_steps"] for line in lines] == list(range(7))

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import secrets
+import tempfile
 from collections.abc import Callable, Iterable
+from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import pytest
+from fsspec import AbstractFileSystem
 
 from ganglion.core import State
 from ganglion.errors import DiskError, UserError
-from ganglion.record import lock
+from ganglion.record import checkpoint, desk, lock
 from ganglion.record.checkpoint import Checkpoints, load, read_meta
 from ganglion.record.keeping import CHUNKS, MANIFEST
 from ganglion.record.lock import held
-from ganglion.record.stores import Remote, located, names
+from ganglion.record.stores import Remote, StoreError, located, names
 from tests.record.states import example, same
-from tests.record.test_crash import BEST_NEW, BEST_OLD, CASES, NEW, OLD, SAME_ROWS, Crash, before
+from tests.record.test_crash import BEST_NEW, BEST_OLD, CASES, NEW, OLD, SAME_ROWS, Crash, before, save_later, which
 
 
 def memory() -> Remote:
@@ -81,6 +87,25 @@ def test_damaged_files_are_refused_by_name() -> None:
             load(folder / "100")
         file.put([whole])
     assert same(load(folder / "100")[0], OLD)
+
+
+@pytest.mark.parametrize("disk", [False, True])
+def test_a_checkpoint_that_is_replaced_while_it_is_read(
+    disk: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the run that writes it: a reader in another process is given the new one, and not told of damage."""
+    store = Checkpoints(tmp_path if disk else memory(), keep=2)
+    store.save_best(OLD, 100, {})
+    real, turns = checkpoint.read_into, [lambda: store.save_best(NEW, 200, {"new": True})]
+
+    def read_into(*args: Any) -> None:
+        if turns:
+            turns.pop()()
+        real(*args)
+
+    monkeypatch.setattr(checkpoint, "read_into", read_into)
+    state, meta = load(store.folder / "best")
+    assert same(state, BEST_NEW) and meta == {"new": True}
 
 
 def test_foreign_files_are_left_alone() -> None:
@@ -169,22 +194,14 @@ def crash(save: Callable[[Any], None], folder: Remote, store: Failing, monkeypat
 
 def check_after(folder: Remote, read: Callable[[Remote], State | None], allowed: list[State | None]) -> int:
     """Old or new loads, nothing in between; a later save works and leaves nothing behind. Which one loaded."""
-    state = read(folder)
-    which = [i for i, each in enumerate(allowed) if (each is state is None) or (each and state and same(each, state))]
-    assert which, "neither the old nor the new state"
-    store = Checkpoints(folder, keep=1)
-    newest = store.newest()
-    if newest is not None:
-        store.load(newest)
-    last = example(9, pushed=44)
-    assert same(load(store.save(last, 900, {}))[0], last)
+    outcome, store = which(read(folder), allowed), save_later(folder)
     held_now = files(folder)
     assert {name.partition("/")[0] for name in held_now} <= {"900", "best", CHUNKS}
     assert {name for name in held_now if name.startswith(CHUNKS)} == {
         f"{CHUNKS}/{chunk.file}" for chunk in store.kept.values()
     }
     assert all(len(names(folder / each)) in (0, 3) for each in ("900", "best"))
-    return which[0]
+    return outcome
 
 
 def test_a_store_that_refuses_is_told_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,6 +211,73 @@ def test_a_store_that_refuses_is_told_as_it_is(monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(DiskError, match=r"cannot write it: Access Denied\. The checkpoint was not written"):
         Checkpoints(folder, keep=2).save(NEW, 200, {})
     assert same(newest_state(folder) or State(), OLD)
+
+
+def test_a_store_that_does_not_answer_is_not_an_empty_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that took it for one would begin anew, and remove what is there."""
+    folder = memory()
+    store = Checkpoints(folder, keep=2)
+    store.save(OLD, 100, {})
+    assert store.newest() == folder / "100" and not (folder / "100").exists() and not (folder / "none").exists()
+    # fsspec's isfile, as most stores have it, and a look that fails.
+    monkeypatch.setattr(folder.fs, "isfile", lambda path: AbstractFileSystem.isfile(folder.fs, path))
+    monkeypatch.setattr(folder.fs, "info", lambda *a, **k: (_ for _ in ()).throw(RuntimeError("Slow Down")))
+    with pytest.raises(StoreError, match="cannot look at it: Slow Down"):
+        store.newest()
+
+
+def test_a_folder_that_cannot_be_listed_is_not_an_empty_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks that its checkpoint refers to would be taken for left over."""
+    folder = memory()
+    store = Checkpoints(folder, keep=3)
+    store.save(OLD, 100, {})
+    store.save(NEW, 200, {})
+    real = folder.fs.ls
+
+    def ls(path: str, **options: Any) -> Any:
+        if path.endswith("/100"):
+            raise OSError("Slow Down")
+        return real(path, **options)
+
+    monkeypatch.setattr(type(folder.fs), "find", AbstractFileSystem.find)  # as many kinds have it
+    monkeypatch.setattr(folder.fs, "ls", ls)
+    with pytest.raises(DiskError, match=r"cannot list it: Slow Down\. The checkpoint was not written"):
+        store.save(example(4, pushed=60), 300, {})
+    monkeypatch.undo()
+    assert same(load(folder / "100")[0], OLD) and store.newest() == folder / "200"
+    store.save(example(4, pushed=60), 300, {})
+    assert same(load(folder / "100")[0], OLD) and store.newest() == folder / "300"
+
+
+# ------------------------------------------------------------ files that grow
+
+
+def test_a_desk_is_sent_without_what_is_gone_or_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = memory()
+    made = desk.Desk(folder)
+    for name in ("a", "b", "c"):
+        (made.path / name).write_text(name)
+    real = desk.changed
+    monkeypatch.setattr(desk, "changed", lambda path: (path.name == "b" and path.unlink(), real(path))[1])
+    made.send()
+    made.close()
+    assert files(folder) == {"a", "c"} and not made.path.exists()
+
+
+def test_desks_of_the_dead_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    lives = desk.Desk(memory())
+    dead, young = tmp_path / f"{desk.PREFIX}dead", tmp_path / f"{desk.PREFIX}young"
+    for left in (dead, young):
+        left.mkdir()
+        (left / "metrics.jsonl").touch()
+    for old in (dead, lives.path):
+        os.utime(old, (0, 0))
+    other = desk.Desk(memory())
+    assert set(tmp_path.iterdir()) == {lives.path, other.path, young}
+    for each in (lives, other):
+        each.close()
+    assert list(tmp_path.iterdir()) == [young]
 
 
 # ------------------------------------------------------------ one process at a time
@@ -211,6 +295,7 @@ def test_a_run_in_a_store_is_locked(monkeypatch: pytest.MonkeyPatch) -> None:
             pass
         check()
     assert not (folder / ".lock").exists()
+    check()  # a run whose stream was left may be saved
 
 
 def test_the_lock_of_a_dead_process_is_taken_over(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,3 +316,38 @@ def test_the_lock_of_a_dead_process_is_taken_over(monkeypatch: pytest.MonkeyPatc
         with pytest.raises(UserError, match="has taken over"):
             check()
     assert (folder / ".lock").exists()  # the other's
+    with pytest.raises(UserError, match="has taken over"):
+        dead.check()
+    (folder / ".lock").unlink()
+    with pytest.raises(UserError, match="its lock is gone; another process has taken over"):
+        dead.check()  # who took over has ended
+
+
+def test_a_lock_that_is_being_written_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock, "SETTLE", 0.0)
+    monkeypatch.setattr(lock, "STALE", 0.4)
+    folder = memory()
+    lives = lock.Lease(folder)
+    (folder / ".lock").put([b'{"owner": "x'])
+    lives.check()  # its own, perhaps: not yet another's
+    later = Timer(0.05, lives.write)
+    later.start()
+    with pytest.raises(UserError, match="is running this run"), held(folder):
+        pass
+    later.join()
+    (folder / ".lock").put([b""])  # and stays so: whoever wrote it is dead
+    with held(folder) as check:
+        check()
+
+
+def test_a_file_system_without_locks_is_used_with_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    with held(tmp_path), pytest.raises(UserError, match="another process is running this run"), held(tmp_path):
+        pass
+    monkeypatch.setattr("fcntl.flock", refuse)
+    with held(tmp_path):
+        assert "No locks available" in caplog.text

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import math
@@ -108,8 +109,8 @@ def test_tensorboard_reads_back_and_forgets_what_a_resume_repeats(tmp_path):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    for start, stop in ((0, 6), (3, 9)):  # the second resumes at 3
-        writer = TensorboardConfig().build(run_at(tmp_path, start))
+    for life, (start, stop) in enumerate(((0, 2), (0, 6), (3, 9))):  # resumed at the beginning, and at 3
+        writer = TensorboardConfig().build(run_at(tmp_path, start, offset=100 * start if life else None))
         for n in range(start + 1, stop):
             writer.write(record(n, **{"episode/return": 10.0 * start + n}))
         writer.write(LogData("save", Progress(stop), {"path": "text is no scalar"}))
@@ -120,6 +121,21 @@ def test_tensorboard_reads_back_and_forgets_what_a_resume_repeats(tmp_path):
     assert points == {1: 1, 2: 2, 3: 3, 4: 34, 5: 35, 6: 36, 7: 37, 8: 38}
     assert len(events.Scalars("episode/return")) == len(points)
     assert "config/text_summary" in events.Tags()["tensors"]
+
+
+def test_a_full_disk_ends_tensorboard_and_not_the_run(tmp_path, monkeypatch, caplog):
+    pytest.importorskip("tensorboard")
+    writer = TensorboardConfig().build(run_at(tmp_path))
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    for name in ("add_scalar", "close"):  # where the writer's thread has died, so says whatever is asked of it
+        monkeypatch.setattr(writer.events, name, full)
+    for n in (1, 2):
+        writer.write(record(n, **{"episode/return": 1.0}))
+    writer.close()
+    assert caplog.text.count("No space left on device") == 1
 
 
 def test_a_missing_package_is_named_with_its_extra(tmp_path, monkeypatch):

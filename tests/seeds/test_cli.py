@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,15 @@ def test_cases_of_a_sweep_together(tmp_path: Path, capsys: Captured) -> None:
     assert main([*ASK, f"run.dir={tmp_path / 'no'}", "sweep.algo.minibatches=[1, 2]", "--together"]) == 2
     assert "algo.minibatches: runs that train together may differ in run.seed" in capsys.readouterr().err
     assert not (tmp_path / "no").exists()
+
+
+@pytest.mark.parametrize(("save", "said"), [("never", "so nothing was saved"), ("100 steps", "Interrupted and saved")])
+def test_an_interruption_says_what_was_saved(
+    save: str, said: str, tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ganglion.cli.together.follow", lambda seeds, asked: asked(signal.SIGTERM, None))
+    assert main([*ASK, f"run.dir={tmp_path / 'all'}", f"save={save}", "--seeds", "2"]) == 143
+    assert said in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("count", "message"), [("1", "--seeds should be between 2 and 1024, got 1"), ("x", "--seeds")])

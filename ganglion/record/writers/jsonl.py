@@ -76,6 +76,10 @@ class Jsonl:
         return self.file.tell()
 
     def close(self) -> None:
+        if self.waiting:
+            self.put()  # the last chance
+        if self.waiting:
+            log.warning("%s: %d lines found no room and are lost", self.file.name, len(self.waiting))
         self.file.close()
 
 

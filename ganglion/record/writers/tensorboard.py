@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import yaml
@@ -13,6 +15,7 @@ from ganglion.errors import UserError
 from ganglion.record.writers import RunInfo
 
 FOLDER = "tensorboard"
+logger = logging.getLogger(__name__)
 
 
 @register("writer", "tensorboard")
@@ -24,27 +27,36 @@ class TensorboardConfig(WriterConfig):
 
 
 class Tensorboard:
-    """Scalars by env steps. A resumed run makes TensorBoard forget what its checkpoint had not seen."""
+    """Scalars by env steps. A resumed run makes TensorBoard forget what its checkpoint had not seen. On a full disk
+    events end, until the run is resumed."""
 
     def __init__(self, run: RunInfo) -> None:
         try:
             from torch.utils.tensorboard import SummaryWriter  # a second of imports, for those who ask
         except ImportError as error:
             raise UserError("the writer 'tensorboard' needs: pip install 'ganglion[tensorboard]'") from error
-        resumed = run.at.env_steps + 1 if run.at.env_steps else None
+        resumed = run.at.env_steps + 1 if run.offset is not None else None
         self.events = SummaryWriter(str(run.folder / FOLDER), purge_step=resumed, flush_secs=10)
+        self.lost = False  # its own thread has found the disk full, and is dead
         if resumed is None:
             self.events.add_text("config", _as_code(run.config))
 
     def write(self, log: LogData) -> None:
-        for name, value in log.metrics.items():
-            if isinstance(value, int | float):
-                self.events.add_scalar(name, value, log.at.env_steps)
-        if log.kind == "evaluate":
-            self.events.flush()
+        if self.lost:
+            return
+        try:
+            for name, value in log.metrics.items():
+                if isinstance(value, int | float):
+                    self.events.add_scalar(name, value, log.at.env_steps)
+            if log.kind == "evaluate":
+                self.events.flush()
+        except OSError as error:
+            self.lost = True
+            logger.warning("TensorBoard's events end here (%s). Training goes on.", error.strerror or error)
 
     def close(self) -> None:
-        self.events.close()
+        with suppress(OSError):
+            self.events.close()
 
 
 def _as_code(config: Mapping[str, Any]) -> str:
