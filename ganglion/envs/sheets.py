@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,16 @@ STEPS = 64  # on one sheet
 SMALL = 4_096  # bytes of a step's observations above which it gets tensors of its own: a sheet lives as long as any step
 
 
+def sheets(shape: tuple[int, ...], dtype: Any) -> Sheets | None:
+    """Where observations [B, ...] are small, sheets for them."""
+    return Sheets(shape, dtype) if prod(shape) * np.dtype(dtype).itemsize <= SMALL else None
+
+
 class Sheets:
     """Steps whose observations are one array [B, ...], each in a place of its own on a sheet of many."""
 
-    def __init__(self, obs: Array) -> None:
-        self.shape, self.dtype, self.used = obs.shape, obs.dtype, STEPS
+    def __init__(self, shape: tuple[int, ...], dtype: Any) -> None:
+        self.shape, self.dtype, self.used = shape, dtype, STEPS
         self.arrays: list[Any] = []
         self.steps: list[Step] = []
 

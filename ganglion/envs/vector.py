@@ -21,6 +21,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from ganglion.core import Action, Composite, EnvSpec, Episode, Json, Promise, State, Step
 from ganglion.envs.arrays import MASK, Array, flatten, inward, leaves
 from ganglion.envs.seeds import episode_seed
+from ganglion.envs.sheets import sheets
 from ganglion.envs.spaces import Actions, from_gym, grow, mask_space, send
 from ganglion.envs.tally import Tally
 from ganglion.errors import UserError
@@ -60,6 +61,10 @@ class VectorGymEnv:
         self.spec = EnvSpec(obs_space, from_gym(env.single_action_space), env.num_envs, name)
         plain = isinstance(env.single_observation_space, spaces.Box) and not self.masks.size
         self._quick = plain and self._device.type == "cpu" and self.mode is not AutoresetMode.SAME_STEP
+        own = self.mode is AutoresetMode.NEXT_STEP and not self.masked and not self.native
+        self._smooth = own and self._quick  # resets, too, are as the contract wants them
+        space = env.single_observation_space
+        self._sheets = sheets((env.num_envs, *space.shape), self._leaves[0].dtype) if self._smooth else None
         self._begin(0)
 
     def _begin(self, seed: int) -> None:
@@ -100,7 +105,7 @@ class VectorGymEnv:
 
     def recv(self) -> Step:
         """Ends the step that `send` began."""
-        if self._quick and not self.stirred:
+        if self._quick and (not self.stirred or (self._smooth and not self.cut.any())):
             return self._recv_quick()
         before, lost, masks = self.ended, self.cut, self.masks.copy()
         obs, reward, terminated, truncated, info = self.env.recv() if self.native else self.env.step(self._sent)
@@ -121,22 +126,34 @@ class VectorGymEnv:
         return self._step(reward, terminated, truncated)
 
     def _recv_quick(self) -> Step:
-        """What most steps are: nothing had ended before, observations are one array."""
+        """What most steps are: observations are one array, and no reset is anybody's but the environment's."""
+        obs, reward, terminated, truncated, info = self.env.recv() if self.native else self.env.step(self._sent)
         if self.native:
-            obs, reward, terminated, truncated, info = self.env.recv()
             row = self._shown(np.ascontiguousarray(obs, self._leaves[0].dtype))
         else:  # which may write into the same memory again
-            obs, *told, info = self.env.step(self._sent)
-            reward, terminated, truncated = (np.array(x) for x in told)
+            reward, terminated, truncated = np.array(reward), np.array(terminated), np.array(truncated)
             row = np.array(obs, self._leaves[0].dtype)
+        if self.stirred:
+            reward = self._start_over(reward, info)
+        else:
+            self.tally.add_all(reward, self._told(info))
         ended = terminated | truncated
         self.obs, self.ended = [row], ended
-        self.tally.add_all(reward, self._told(info))
-        if True in ended.tolist():  # on a few slots quicker than any()
+        if self.stirred or True in ended.tolist():  # on a few slots quicker than any()
             self._score(terminated, info, None)
+        if self._sheets is not None:
+            return self._sheets.step(row, reward, terminated, truncated, ~ended)
         tensor = torch.from_numpy
         given = tensor(reward.astype(np.float32)), tensor(terminated), tensor(truncated)
         return Step(tensor(row), *given, tensor(~ended))
+
+    def _start_over(self, reward: Array, info: Mapping[str, Any]) -> Array:
+        """Adds up a step that began the next episode of slots that had ended; the rewards of the others' actions."""
+        running = ~self.ended
+        reward = np.where(running, reward, 0.0)
+        self.tally.clear(self.ended)
+        self.tally.add(reward, self._told(info), running)
+        return reward
 
     def episodes(self) -> list[Episode]:
         finished, self.finished = self.finished, []

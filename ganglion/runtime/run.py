@@ -56,6 +56,7 @@ class Run:
         self.received = self.trainer.explorer if isinstance(self.trainer.explorer, Receiver) else None
         self.profile = Profile(self.trainer)
         self.offset: int | None = None  # of metrics.jsonl, where a resumed run goes on
+        self.changed = False  # settings, which are to be written down
         self.without: tuple[str, ...] = ()  # writers that are not opened
         now = lambda: self.trainer.at  # noqa: E731
         self.writers: list[Any] = []
@@ -84,7 +85,7 @@ class Run:
         run.why = why
         desk = run.desk.path
         desk.mkdir(parents=True, exist_ok=True)
-        (desk / "config.yaml").write_text(dump(cfg))
+        write_file(desk / "config.yaml", [dump(cfg).encode()])
         (desk / "run.json").write_text(json.dumps(about(cfg, folder), indent=2) + "\n")
         try:
             run.desk.send()
@@ -106,9 +107,7 @@ class Run:
             run.offset = 0
         else:
             run.take_up(newest)
-        if overrides:  # what was changed stays changed the next time
-            write_file(run.desk.path / "config.yaml", [dump(run.cfg).encode()])
-            run.desk.send()
+        run.changed = bool(overrides)
         return run
 
     def take_up(self, checkpoint: Where) -> None:
@@ -132,6 +131,10 @@ class Run:
     def stream(self) -> Generator[LogData, Command | None, Stop]:
         """All that happens until the budget is spent. Left early and called again, it continues."""
         with held(self.folder) as self.guard:
+            if self.changed:  # what was changed stays changed the next time
+                write_file(self.desk.path / "config.yaml", [dump(self.cfg).encode()])
+                self.desk.send()
+                self.changed = False
             if not self.writers:
                 self.open_writers()
             swap = self.trainer.learner.agent.swap

@@ -167,12 +167,14 @@ def test_a_longer_budget_goes_on_from_where_it_was(tmp_path):
 
 def test_two_processes_cannot_run_one_folder(tmp_path):
     run = Run.create(config("dqn", tmp_path / "shared"))
-    stream = run.stream()
+    stream, said = run.stream(), (run.folder / "config.yaml").read_text()
     next(stream)
     with pytest.raises(UserError, match="another process"):
-        next(Run.open(run.folder).stream())
+        next(Run.open(run.folder, ["train.budget=1500 steps"]).stream())
+    assert (run.folder / "config.yaml").read_text() == said, "the settings of a run that goes on"
     stream.close()
-    next(Run.open(run.folder).stream())
+    next(Run.open(run.folder, ["train.budget=1500 steps"]).stream())
+    assert (run.folder / "config.yaml").read_text() != said
 
 
 def test_two_runs_of_one_second_get_two_folders(tmp_path, monkeypatch):

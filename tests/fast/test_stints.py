@@ -17,9 +17,13 @@ WORDS = ["algo=ppo", "env={kind: gym, id: CartPole-v1, slots: 3, workers: 0}", "
          "algo.epochs=2", "algo.net.hidden=[8]", "eval=never", "train.budget=100k steps"]  # fmt: skip
 
 
-def trainer_of(*words: str, stint: int = 16) -> Trainer:
+REPLAY = ["algo=dqn", *WORDS[1:2], "algo.net.hidden=[8]", "algo.epsilon=0.2", "algo.target_every=3",
+          "algo.limiter={opt_interval: 17, warmup: 40}", "eval=never", "train.budget=100k steps"]  # fmt: skip
+
+
+def trainer_of(*words: str, stint: int = 16, given: list[str] = WORDS) -> Trainer:
     """Compiled in name alone: what is looked at here is how steps are taken."""
-    trainer = build(load_config(None, [*WORDS, *words, "run.fast=compile", "run.device=cpu"]))
+    trainer = build(load_config(None, [*given, *words, "run.fast=compile", "run.device=cpu"]))
     assert isinstance(trainer.explorer, Stints) and trainer.explorer.most == 16
     trainer.explorer.most = stint
     agent = trainer.learner.agent
@@ -51,6 +55,22 @@ def test_the_same_as_one_by_one(words: tuple[str, ...]) -> None:
     ours, theirs = (ops.leaves(trainer.learner.buffer.rows) for trainer in (stints, single))
     assert all(torch.equal(one, two) for one, two in zip(ours, theirs, strict=True))
     assert same(stints, single)
+
+
+@pytest.mark.parametrize("words", [("algo.replay={capacity: 150, batch: 8}",),
+                                   ("algo.replay={kind: prioritised, capacity: 150, batch: 8}", "algo.n_step=2"),
+                                   ("algo.net.memory=gru", "algo.net.memory_size=4")])  # fmt: skip
+def test_between_the_updates_of_a_replay(words: tuple[str, ...]) -> None:
+    stints, single = trainer_of(*words, given=REPLAY), trainer_of(*words, given=REPLAY, stint=1)
+    assert max(stints.explorer.count(stints.at), 1) == 14  # 40 steps and one more, three slots at a time
+    assert advance(stints, 20) == advance(single, 20)
+    assert stints.at[:3] == single.at[:3]
+    assert same(stints, single)
+
+
+def test_no_stint_where_what_is_seen_changes_the_next_action() -> None:
+    trainer = build(load_config(None, [*REPLAY, "algo.net.normalise=true", "run.fast=compile", "run.device=cpu"]))
+    assert isinstance(trainer.explorer, Stints) and trainer.explorer.most == 1
 
 
 def test_resumed_in_the_middle_of_a_rollout() -> None:

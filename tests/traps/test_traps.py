@@ -69,11 +69,26 @@ def test_target_noise_differs_per_row():
     assert action.std(1).min() > 0
 
 
+@pytest.mark.gpu
 def test_recording_never_waits_for_the_device():
     stage = Recorded([], config_every("10 steps"), lambda: Progress(), dict)
+    losses = torch.arange(100.0, device="cuda").unbind()
     with NoSync():
-        for k in range(100):
-            stage.seen(LogData("learn", Progress(opt_steps=k), {"loss": torch.tensor(float(k))}))
+        for k, loss in enumerate(losses):
+            stage.seen(LogData("learn", Progress(opt_steps=k), {"loss": loss}))
+    stage.settle()
+    assert stage.sums["learn/loss"] == [4950.0, 100.0]
+
+
+def test_recording_keeps_no_tensors_of_the_cpu():
+    """Small ones that live on split the memory which each update uses again: SAC grew by 0.6 MB with every update."""
+    stage, kept = Recorded([], config_every("10 steps"), lambda: Progress(), dict), []
+    for k in range(100):
+        loss = torch.tensor(float(k))
+        kept.append(weakref.ref(loss))
+        stage.seen(LogData("learn", Progress(opt_steps=k), {"loss": loss}))
+    del loss
+    assert not any(ref() is not None for ref in kept)
     stage.settle()
     assert stage.sums["learn/loss"] == [4950.0, 100.0]
 
