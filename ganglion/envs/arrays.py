@@ -121,7 +121,7 @@ def fitted(leaf: Leaf, value: Any) -> Any:
 
 def inward(leaf: Leaf, array: Array) -> Array:
     """A vector environment's batch of one leaf as Ganglion's own: shifted, its dtype and shape, its own memory."""
-    own = np.array(array, leaf.dtype).reshape(len(array), *leaf.shape)
+    own = np.array(array, leaf.dtype, order="C").reshape(len(array), *leaf.shape)  # laid out alike, step by step
     return own if leaf.start is None else own - leaf.start
 
 

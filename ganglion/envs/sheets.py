@@ -12,7 +12,9 @@ from ganglion.core import Step
 from ganglion.envs.arrays import Array
 
 STEPS = 64  # on one sheet
-SMALL = 4_096  # bytes of a step's observations above which it gets tensors of its own: a sheet lives as long as any step
+SMALL = (
+    4_096  # bytes of a step's observations above which it gets tensors of its own: a sheet lives as long as any step
+)
 
 
 def sheets(shape: tuple[int, ...], dtype: Any) -> Sheets | None:

@@ -63,8 +63,8 @@ class VectorGymEnv:
         self._quick = plain and self._device.type == "cpu" and self.mode is not AutoresetMode.SAME_STEP
         own = self.mode is AutoresetMode.NEXT_STEP and not self.masked and not self.native
         self._smooth = own and self._quick  # resets, too, are as the contract wants them
-        space = env.single_observation_space
-        self._sheets = sheets((env.num_envs, *space.shape), self._leaves[0].dtype) if self._smooth else None
+        shape = env.num_envs, *self._leaves[0].shape
+        self._sheets = sheets(shape, self._leaves[0].dtype) if self._smooth else None
         self._begin(0)
 
     def _begin(self, seed: int) -> None:
@@ -132,7 +132,7 @@ class VectorGymEnv:
             row = self._shown(np.ascontiguousarray(obs, self._leaves[0].dtype))
         else:  # which may write into the same memory again
             reward, terminated, truncated = np.array(reward), np.array(terminated), np.array(truncated)
-            row = np.array(obs, self._leaves[0].dtype)
+            row = np.array(obs, self._leaves[0].dtype, order="C")
         if self.stirred:
             reward = self._start_over(reward, info)
         else:

@@ -20,6 +20,7 @@ class Explorer:
         self.faults = faults_of(env)
         self.stream = Stream(seed, "explore", agent.device)
         self.noise = Ahead(self.stream, agent.draws, env.spec.slots)
+        self.none = torch.zeros(1, env.spec.slots, dtype=torch.bool, device=agent.device)  # no episode starts
         self.now: tuple[Step, Past] | None = None  # what the slots see, and remember
 
     def step(self, at: Progress) -> LogData:
@@ -30,7 +31,8 @@ class Explorer:
 
     def hand(self, before: Step, past: Past, acted: Acted, after: Step, at: Progress) -> LogData:
         """Hands on what came of an action."""
-        ahead, alive = Past(acted.memory, self.starts(before)), before.valid.tolist().count(True)
+        alive = before.valid.tolist().count(True)
+        ahead = Past(acted.memory, self.none if alive == len(before.valid) else self.starts(before))
         if self.faults.lost is not None:  # actions that came to nothing, for their episode was lost
             before = before._replace(valid=before.valid & ~self.faults.lost)
             alive = before.valid.tolist().count(True)

@@ -34,7 +34,7 @@ class JointActing:
         self.given: list[Any] = [None] * joint.count
         for k, (agent, explorer) in enumerate(zip(joint.agents, self.explorers, strict=True)):
             if isinstance(explorer, Stints):
-                explorer.stint = 1  # all act together, step by step
+                explorer.most = 1  # all act together, step by step
             agent.fast_explore = lambda *_, k=k: self.given[k]
             setattr(explorer.noise, "next", lambda k=k: self.noise[k])  # noqa: B010
 
