@@ -1,10 +1,11 @@
 """The learner is killed again and again: does a disturbed run end where an undisturbed one does?
 
-    python benchmarks/killed.py                                      5 seeds of each, a kill every 30 s
+    python benchmarks/killed.py                                      5 seeds of each, a kill every 30 s for 5 minutes
+    python benchmarks/killed.py --jobs 4                             four runs side by side
     python benchmarks/killed.py --seeds 1 --every 8 --settings train.budget=60k\\ steps     a look at whether it works
 
-`ganglion launch local --restarts` resumes a run from its newest checkpoint. Both runs of a seed are scored by their
-best agent over 100 fresh episodes. Told are the scores, and the 95 % interval of the mean difference (Student's t).
+`ganglion launch local --restarts` resumes a run from its newest checkpoint. Both runs of a seed are scored by the agent
+at their end over 100 fresh episodes. Told are the scores, and the 95 % interval of the mean difference (Student's t).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import fmean
 
@@ -49,6 +51,7 @@ def run(folder: str, seed: int, every: float | None, args: argparse.Namespace) -
         "ganglion",
         "eval",
         f"{folder}/run",
+        "--last",
         "--episodes",
         "100",
         "--seed",
@@ -79,16 +82,21 @@ def main() -> None:
     parser.add_argument("--every", type=float, default=30.0, help="seconds between two kills")
     parser.add_argument("--preset", default="cartpole/impala")
     parser.add_argument("--save", default="10k steps")
-    parser.add_argument("--settings", nargs="*", default=["train.budget=2M steps"], metavar="PATH=VALUE")
+    parser.add_argument("--settings", nargs="*", default=["train.budget=300 s"], metavar="PATH=VALUE")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="runs side by side (1)")
     args = parser.parse_args()
     differences, scores = [], []
-    for seed in range(args.seeds):
-        with tempfile.TemporaryDirectory() as folder:
-            calm, _ = run(f"{folder}/calm", seed, None, args)
-            killed, kills = run(f"{folder}/killed", seed, args.every, args)
-        differences.append(killed - calm)
-        scores.append(calm)
-        print(f"seed {seed}: undisturbed {calm:.1f}; killed {kills} times {killed:.1f}", flush=True)
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(args.jobs) as pool:
+        ways = {"calm": None, "killed": args.every}
+        runs = [
+            [pool.submit(run, f"{folder}/{seed}-{name}", seed, every, args) for name, every in ways.items()]
+            for seed in range(args.seeds)
+        ]
+        for seed, (one, two) in enumerate(runs):
+            (calm, _), (killed, kills) = one.result(), two.result()
+            differences.append(killed - calm)
+            scores.append(calm)
+            print(f"seed {seed}: undisturbed {calm:.1f}; killed {kills} times {killed:.1f}", flush=True)
     mean, n = fmean(differences), len(differences)
     if n > 1:
         half = STUDENT.get(n - 1, 2.0) * (sum((d - mean) ** 2 for d in differences) / (n - 1) / n) ** 0.5
