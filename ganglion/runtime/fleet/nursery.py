@@ -88,6 +88,7 @@ def connect(path: Path) -> Connection:
 def main(server: socket.socket) -> None:
     from ganglion.runtime.fleet import walker
 
+    walker.preload()
     gc.collect()
     gc.freeze()  # a collection in a child would write to what it shares, and so copy it
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how they ended

@@ -20,6 +20,7 @@ from ganglion.config.files import import_module, load
 from ganglion.core import Obs, Past
 from ganglion.errors import UserError
 from ganglion.exchange import Weights
+from ganglion.registry import TABLE, lookup
 from ganglion.runtime.fleet.advised import Answer, pack_question, unpack_answer
 from ganglion.runtime.fleet.judge import Judge
 from ganglion.runtime.fleet.outpost import WEIGHTS, Brief
@@ -84,6 +85,18 @@ def read_brief(brief: Brief) -> RunConfig:
     cfg = load(brief.config)
     torch.set_num_threads(cfg.run.threads)
     return cfg
+
+
+def preload() -> None:
+    """Imports what a config will name: once, in a nursery, and not in each walker that comes from it."""
+    import ganglion.envs.gym
+    import ganglion.envs.making
+    import ganglion.envs.wrappers  # noqa: F401
+
+    for name in TABLE["algo"]:
+        lookup("algo", name)
+    for family, name in (("env", "gym"), ("writer", "console"), ("writer", "jsonl")):
+        lookup(family, name)
 
 
 def serve(line: Connection) -> None:
