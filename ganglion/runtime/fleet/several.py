@@ -86,6 +86,7 @@ class Processes:
 
     def __init__(self, cfg: RunConfig) -> None:
         self.size, self.folder, self.meetings = cfg.fleet.learners, make_folder(), count()
+        self.failed: dict[int, Any] = {}  # what a partner said last
         self.started = [self.start(Post(dump(cfg), modules(cfg), rank, False)) for rank in range(1, self.size)]
 
     def start(self, post: Post) -> subprocess.Popen[str]:
@@ -104,8 +105,9 @@ class Processes:
         """Reads a line; an exception where it says why the process failed, or where there is none."""
         assert process.stdout is not None
         line = process.stdout.readline()
-        told = json.loads(line) if line else {}
+        told = json.loads(line) if line else self.failed.get(rank, {})
         if "error" in told:
+            self.failed[rank] = told
             raise (
                 UserError(told["error"].partition(": ")[2])
                 if told["user"]
@@ -162,7 +164,7 @@ class Actors:
 
     def gather(self, device: torch.device, checkpoint: str) -> Group:
         try:
-            self.ray.get([actor.ready.remote() for actor in self.actors])
+            self.ray.get([actor.ready.remote(checkpoint) for actor in self.actors])
         except (self.ray.exceptions.RayTaskError, self.ray.exceptions.RayActorError) as error:
             raise reason(self.ray, error, "a learner") from error
         here = self.ray.util.get_node_ip_address()
@@ -174,7 +176,7 @@ class Actors:
         else:
             place, port = listen(here, self.size)
             meet, over = f"{here}:{port}", interface(here)
-        self.learning = [actor.learn.remote(meet, checkpoint) for actor in self.actors]
+        self.learning = [actor.learn.remote(meet) for actor in self.actors]
         return Group(0, self.size, place, device, PATIENCE, over)
 
     def why(self, error: Exception) -> Exception:
