@@ -87,13 +87,13 @@ class Partner:
                 for _ in trainer():
                     pass
 
-    def take(self, origin: Sequence[Any], body: Any) -> int:
-        """An item, as soon as there is room for it; says how many were too old to learn from."""
+    def take(self, origin: Sequence[Any], body: Any) -> tuple[int, int]:
+        """An item, as soon as there is room for it; says how many were too old to learn from, and how many rows."""
         from ganglion.core import Origin
 
         fleet: Any = self.trainer.explorer.fleet  # type: ignore[union-attr]
         fleet.broker.push(body, Origin(*origin))
-        return int(fleet.account.stale)
+        return fleet.account.stale, fleet.account.rows_dropped
 
 
 # ------------------------------------------------------------ as a process
