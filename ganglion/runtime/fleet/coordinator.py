@@ -40,6 +40,12 @@ def explained(error: Any, who: str) -> Exception:
     return error.cause if isinstance(error.cause, UserError) else RuntimeError(f"{who} failed: {error}")
 
 
+def deaths(ray: Any, *more: type[Exception]) -> tuple[type[Exception], ...]:
+    """What a call brings whose actor is gone: by itself, for want of memory, with its machine and what lay there."""
+    kinds = ray.exceptions
+    return kinds.RayActorError, kinds.OutOfMemoryError, kinds.NodeDiedError, kinds.ObjectLostError, *more
+
+
 class Member:
     """One explorer: its actor, and the calls that are under way."""
 
@@ -144,7 +150,7 @@ class Coordinator:
         """What a call brought: an item, a start, or the news that its explorer is dead."""
         try:
             told = self.ray.get(call)
-        except self.ray.exceptions.RayActorError as error:
+        except deaths(self.ray) as error:
             self.replace(member, error)
             return None
         except self.ray.exceptions.RayTaskError as error:

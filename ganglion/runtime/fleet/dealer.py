@@ -15,7 +15,7 @@ from ganglion.errors import LearnerLostError
 from ganglion.exchange import Packet
 from ganglion.runtime.fleet.account import Account, Arrivals
 from ganglion.runtime.fleet.broker import LocalBroker
-from ganglion.runtime.fleet.coordinator import Coordinator, Member
+from ganglion.runtime.fleet.coordinator import Coordinator, Member, deaths
 from ganglion.runtime.fleet.rules import RULES, Desks
 from ganglion.runtime.fleet.sender import Lot
 
@@ -143,7 +143,7 @@ class Dealer(Coordinator):
         try:
             stale, rows = self.ray.get(call)
             return stale, rows
-        except self.ray.exceptions.RayActorError as error:
+        except deaths(self.ray) as error:
             raise LearnerLostError(f"learner {rank} ended") from error
 
     def waits(self, rank: int) -> None:

@@ -24,7 +24,7 @@ from ganglion.config import RunConfig, dump
 from ganglion.core import Command, Episode, LogData, Stop
 from ganglion.errors import LearnerLostError, UserError
 from ganglion.runtime.build import build, pick_device
-from ganglion.runtime.fleet.coordinator import explained
+from ganglion.runtime.fleet.coordinator import deaths, explained
 from ganglion.runtime.fleet.dealer import Dealer, Desk
 from ganglion.runtime.fleet.folders import make_folder
 from ganglion.runtime.fleet.learners import Group, GroupTrainer, seed_of
@@ -165,7 +165,7 @@ class Actors:
     def gather(self, device: torch.device, checkpoint: str) -> Group:
         try:
             self.ray.get([actor.ready.remote(checkpoint) for actor in self.actors])
-        except (self.ray.exceptions.RayTaskError, self.ray.exceptions.RayActorError) as error:
+        except deaths(self.ray, self.ray.exceptions.RayTaskError) as error:
             raise reason(self.ray, error, "a learner") from error
         here = self.ray.util.get_node_ip_address()
         hosts = {node["NodeManagerAddress"] for node in self.ray.nodes() if node["Alive"]}
@@ -185,7 +185,7 @@ class Actors:
         for call in ended:
             try:
                 self.ray.get(call)
-            except (self.ray.exceptions.RayTaskError, self.ray.exceptions.RayActorError) as told:
+            except deaths(self.ray, self.ray.exceptions.RayTaskError) as told:
                 found.append(reason(self.ray, told, f"learner {1 + self.learning.index(call)}"))
         return first_cause(found) or error
 
@@ -198,8 +198,7 @@ class Actors:
 
 def reason(ray: Any, error: Any, who: str) -> Exception:
     """What a call to a partner brought instead of an answer."""
-    dead = isinstance(error, ray.exceptions.RayActorError)
-    return LearnerLostError(f"{who} ended") if dead else explained(error, who)
+    return LearnerLostError(f"{who} ended") if isinstance(error, deaths(ray)) else explained(error, who)
 
 
 def first_cause(found: Sequence[Exception]) -> Exception | None:
