@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from ganglion.core import Origin
+from ganglion.runtime.fleet import coordinator
 from ganglion.runtime.fleet.account import Account
 from ganglion.runtime.fleet.coordinator import Coordinator
 from ganglion.runtime.fleet.segments import Reader, Slots
@@ -59,6 +60,7 @@ class Team(Coordinator):
         self.account, self.reader, self.folder, self.ahead = Account(), Reader(folder), folder, ahead
         self.wanted, self.spares, self.turn, self.taken, self.oracle = 2, 0, 0, None, None
         self.members, self.lives, self.waiting, self.recoveries = {}, [], [], deque()
+        self.alone = 0.0
 
     def get(self, call: Call) -> Any:
         if call.fails is not None:
@@ -67,6 +69,19 @@ class Team(Coordinator):
 
     def outpost(self) -> Place:
         return Place(self.folder, self.ahead + 1)
+
+
+@pytest.mark.parametrize("ahead", [1, 3])
+def test_an_explorer_walks_on_while_its_item_is_stored(tmp_path: Path, ahead: int) -> None:
+    """And never writes over it."""
+    team = Team(tmp_path, ahead)
+    for _ in range(20):
+        packet = team.pull(1.0)
+        assert packet is not None
+        member = team.members[packet.origin.explorer]
+        assert len(member.asked) == ahead and member.held == 1
+        assert (packet.body == packet.origin.sequence).all()
+    assert team.account.restarts == 0
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "RayTaskError"])
@@ -79,3 +94,16 @@ def test_one_that_is_gone_is_replaced_however_it_went(tmp_path: Path, kind: str)
     seen = {team.pull(1.0).origin[1:3] for _ in range(6)}  # type: ignore[union-attr]
     assert (1, 1) in seen and (0, 0) in seen
     assert team.account.restarts == team.account.in_flight == 1 and team.members[1].incarnation == 1
+
+
+def test_it_says_that_nobody_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+    """A cluster without a free processor keeps them waiting, and says nothing."""
+    monkeypatch.setattr(coordinator, "ALONE", 0.0)
+    team = Team(tmp_path, 1)
+    team.ray.wait = lambda calls, num_returns, timeout: ([], calls)
+    assert team.pull(0.1) is None and "no explorer has begun" in caplog.text
+    caplog.clear()
+    for member in team.members.values():
+        member.starting = None
+        team.ask(member)
+    assert team.pull(0.1) is None and not caplog.text

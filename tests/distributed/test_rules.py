@@ -74,6 +74,7 @@ class Table(Dealer):
         self.waiting_for, self.before = [], 0
         self.hear = lambda body: None
         self.walkers = deque(Walker(explorer) for explorer in range(explorers))
+        self.memory = np.zeros(4, np.uint8)  # that explorers write into again and again
         self.ray: Any = self
 
     def arrived(self, timeout: float) -> Packet | None:
@@ -83,7 +84,7 @@ class Table(Dealer):
             if not walker.held:
                 walker.held, walker.sequence = 1, walker.sequence + 1
                 self.taken = walker  # type: ignore[assignment]
-                return Packet(Origin("main", walker.explorer, 0, walker.sequence - 1, 0), np.zeros(4, np.uint8))
+                return Packet(Origin("main", walker.explorer, 0, walker.sequence - 1, 0), self.memory)
         return None
 
     def free(self, member: Any) -> None:
@@ -141,6 +142,7 @@ def test_a_learner_that_takes_nothing_holds_up_only_its_explorers() -> None:
     assert {item.explorer for item in pulled(table, 50)} == {0}
     (other,) = table.desks[1:]
     assert len(other.actor.items) == 1 and len(other.items) == SLACK + 1  # the last one holds its explorer
+    assert not any(np.shares_memory(dealt.packet.body, table.memory) for dealt in other.items)
     assert next(walker for walker in table.walkers if walker.explorer == 1).held == 1
 
 

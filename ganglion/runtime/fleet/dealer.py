@@ -106,10 +106,11 @@ class Dealer(Coordinator):
             self.hear(packet.body)
         desks = [self.desks[rank] for rank in receivers]
         dealt = Dealt(packet, member, len(desks))
-        at_once = receivers == (0,) and 0 in self.waiting_for
-        if not at_once and all(len(desk.items) < SLACK for desk in desks):
-            dealt.packet, dealt.member = packet._replace(body=np.array(packet.body)), None
-            self.free(member)
+        if receivers != (0,) or 0 not in self.waiting_for:  # it waits: its explorer will write over what it wrote
+            dealt.packet = packet._replace(body=np.array(packet.body))
+            if all(len(desk.items) < SLACK for desk in desks):
+                dealt.member = None
+                self.free(member)
         for rank, desk in zip(receivers, desks, strict=True):
             desk.items.append(dealt)
             desk.given += 1
