@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from ganglion.cli import train
-from ganglion.config import RunConfig
+from ganglion.cli import resume, train
+from ganglion.config import RunConfig, dump, load
 from ganglion.errors import UserError
 from ganglion.runtime.build import build
 from ganglion.runtime.fleet import cluster, nursery
@@ -278,3 +278,27 @@ def test_ray_begins_early_where_it_is_known_which(
     train.arguments(parser)
     train.begin_early(parser.parse_intermixed_args(words))
     assert begun == ([] if processes is None else ["nursery", Site(processes=processes)])
+
+
+@pytest.mark.parametrize(
+    ("given", "changed", "begun"),
+    [
+        (["run.mode=ray", "fleet.explorers=3"], [], ["nursery", Site(processes=3)]),
+        (["run.mode=ray", "fleet.address=127.0.0.1:6379"], ["train.budget=1k steps"], [Site("127.0.0.1:6379")]),
+        (["run.mode=ray"], ["fleet.host=127.0.0.1"], []),
+        (["run.mode=threads"], [], []),
+    ],
+)
+def test_ray_begins_early_where_a_run_goes_on(
+    given: list[str], changed: list[str], begun: list[Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    told: list[Any] = []
+    monkeypatch.setattr(cluster, "begin_ray", told.append)
+    monkeypatch.setattr(nursery, "begin_nursery", lambda: told.append("nursery"))
+    file = tmp_path / "config.yaml"
+    file.write_text(dump(load("cartpole/ppo", given)))
+    resume.begin_early(file, changed)
+    assert told == begun
+    file.write_text("run: 3\n")
+    resume.begin_early(file, changed)  # others say what is wrong with it
+    assert told == begun
