@@ -13,6 +13,7 @@ from ganglion.core import Origin
 from ganglion.runtime.fleet import coordinator
 from ganglion.runtime.fleet.account import Account
 from ganglion.runtime.fleet.coordinator import Coordinator
+from ganglion.runtime.fleet.judge import Beside
 from ganglion.runtime.fleet.segments import Reader, Slots
 
 KINDS = ("RayActorError", "OutOfMemoryError", "NodeDiedError", "ObjectLostError", "RayTaskError")
@@ -107,3 +108,18 @@ def test_it_says_that_nobody_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         member.starting = None
         team.ask(member)
     assert team.pull(0.1) is None and not caplog.text
+
+
+def test_where_ray_is_gone_the_rest_is_still_cleared(tmp_path: Path) -> None:
+    def kill(actor: Any) -> None:
+        raise RuntimeError("no Ray")
+
+    team = Team(tmp_path / "memory", 1)
+    team.folder.mkdir()
+    team.pull(1.0)
+    team.ray.kill, team.nursery, team.own = kill, None, False
+    team.close()
+    assert not team.folder.exists() and not team.members
+    beside = Beside.__new__(Beside)
+    beside.ray, beside.actor = team.ray, object()
+    beside.close()

@@ -7,6 +7,7 @@ import secrets
 import shutil
 from collections import deque
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
@@ -270,7 +271,8 @@ class Coordinator:
         """Ends all actors, and Ray where it was started here."""
         oracles = [] if self.oracle is None else [self.oracle]
         for actor in [*(member.actor for member in self.members.values()), *self.waiting, *oracles]:
-            self.ray.kill(actor)
+            with suppress(Exception):  # Ray may be gone already
+                self.ray.kill(actor)
         self.members, self.waiting = {}, []
         if self.nursery is not None:
             leave_nursery(self.nursery)

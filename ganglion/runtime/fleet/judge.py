@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -119,4 +120,5 @@ class Beside(Evaluated):
 
     def close(self) -> None:
         if self.actor is not None:
-            self.ray.kill(self.actor)
+            with suppress(Exception):  # Ray may be gone already
+                self.ray.kill(self.actor)
