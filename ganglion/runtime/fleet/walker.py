@@ -13,6 +13,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
+import numpy as np
 import torch
 
 from ganglion.config import RunConfig
@@ -99,8 +100,14 @@ def preload() -> None:
         lookup(family, name)
 
 
+def scatter() -> None:
+    """Numpy has one stream for everybody, and some environments use it: every walker has another."""
+    np.random.seed()  # by the system
+
+
 def serve(line: Connection) -> None:
     """Does what is asked until nobody is at the other end. What goes wrong is told, and is the end of it."""
+    scatter()
     Thread(target=watch, args=(line.fileno(),), daemon=True).start()
     try:
         role, brief = json.loads(line.recv_bytes())
