@@ -8,6 +8,7 @@ import os
 import select
 import sys
 import traceback
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import Thread
@@ -21,7 +22,6 @@ from ganglion.config.files import import_module, load
 from ganglion.core import Obs, Past
 from ganglion.errors import UserError
 from ganglion.exchange import Weights
-from ganglion.registry import TABLE, lookup
 from ganglion.runtime.fleet.advised import Answer, pack_question, unpack_answer
 from ganglion.runtime.fleet.judge import Judge
 from ganglion.runtime.fleet.outpost import WEIGHTS, Brief
@@ -89,15 +89,13 @@ def read_brief(brief: Brief) -> RunConfig:
 
 
 def preload() -> None:
-    """Imports what a config will name: once, in a nursery, and not in each walker that comes from it."""
-    import ganglion.envs.gym
-    import ganglion.envs.making
-    import ganglion.envs.wrappers  # noqa: F401
+    """Imports what most configs name: once, in a nursery, and not in each walker that comes from it."""
+    with suppress(Exception):  # a walker says what is wrong
+        import ganglion.envs.gym
+        import ganglion.envs.making
+        import ganglion.envs.wrappers  # noqa: F401
 
-    for name in TABLE["algo"]:
-        lookup("algo", name)
-    for family, name in (("env", "gym"), ("writer", "console"), ("writer", "jsonl")):
-        lookup(family, name)
+        load("cartpole/ppo")
 
 
 def scatter() -> None:
