@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import argparse
 import logging
+from collections.abc import Sequence
+from pathlib import Path
 
 from ganglion.cli.asked import existing, import_argument, run_argument
 
@@ -19,9 +21,30 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     import_argument(parser)
 
 
+def begin_early(file: Path, changed: Sequence[str]) -> None:
+    """Ray starts while torch is imported; not where settings are changed that may say which Ray."""
+    import yaml
+
+    from ganglion.runtime.fleet.cluster import Site, begin_ray
+    from ganglion.runtime.fleet.nursery import begin_nursery
+
+    try:
+        said = yaml.safe_load(file.read_text())
+        mode, fleet = said["run"]["mode"], said["fleet"]
+        site = Site(fleet["address"], fleet["host"], fleet["explorers"] + fleet["learners"] - 1)
+    except Exception:  # whoever reads all of it says what is wrong
+        return
+    if mode == "ray" and not any(word.startswith(("run.mode", "fleet")) for word in changed):
+        if not site.address:
+            begin_nursery()
+        begin_ray(site)
+
+
 def run(args: argparse.Namespace) -> int:
     folder = existing(args.folder)
     logging.basicConfig(format="ganglion: %(message)s")
+    if isinstance(folder, Path):
+        begin_early(folder / "config.yaml", args.words)
     from ganglion.cli.drive import drive
     from ganglion.config.files import import_module
     from ganglion.runtime.run import Run

@@ -15,7 +15,9 @@ from __future__ import annotations
 
 import argparse
 import logging
+from contextlib import suppress
 from os.path import isfile
+from pathlib import Path
 
 from ganglion.cli.asked import asked_cases, config_arguments
 from ganglion.cli.text import say
@@ -26,16 +28,30 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--together", action="store_true", help="the runs of a sweep as one batched model (ppo, dqn)")
 
 
-def begin_early(args: argparse.Namespace) -> None:
-    """Ray starts while torch is imported; not where settings or a file may say which: these are not read yet."""
-    if args.mode == "ray" and not any(word.startswith("fleet") or isfile(word) for word in args.words):
-        from ganglion.runtime.fleet.cluster import Site, begin_ray
-        from ganglion.runtime.fleet.nursery import begin_nursery
+WHICH = ("fleet.address", "fleet.host", "fleet=")  # settings that say which Ray
 
-        counts = [(args.explorers, 2), (args.learners, 1)]
-        explorers, learners = (int(said) if said and said.isdecimal() else usual for said, usual in counts)
-        begin_nursery()
-        begin_ray(Site(processes=explorers + learners - 1))
+
+def begin_early(args: argparse.Namespace) -> None:
+    """Ray starts while torch is imported; not where settings may say which Ray, for these are not read yet."""
+    said = dict(word.split("=", 1) for word in args.words if "=" in word)
+    if (args.mode or said.get("run.mode")) != "ray" or any(chooses(word) for word in args.words):
+        return
+    from ganglion.runtime.fleet.cluster import Site, begin_ray
+    from ganglion.runtime.fleet.nursery import begin_nursery
+
+    counts = [(args.explorers or said.get("fleet.explorers"), 2), (args.learners or said.get("fleet.learners"), 1)]
+    explorers, learners = (int(told) if told and told.isdecimal() else usual for told, usual in counts)
+    begin_nursery()
+    begin_ray(Site(processes=explorers + learners - 1))
+
+
+def chooses(word: str) -> bool:
+    """Whether a setting, or the file that is named, may say which Ray."""
+    if not isfile(word):
+        return word.startswith(WHICH)
+    with suppress(OSError):
+        return b"fleet" in Path(word).read_bytes()
+    return True
 
 
 def run(args: argparse.Namespace) -> int:

@@ -31,6 +31,7 @@ class Share:
         self.part = slice(first, first + count)
         self.tick = 0  # steps asked for
         self.pending: list[Array] | None = None  # the actions of a step that is not yet acknowledged
+        self.doomed: tuple[int, ...] = ()  # slots whose part of that step ended a worker: they are cut
         self.sent = 0.0
         self.pace = 0.0  # seconds that a step of one slot takes, smoothed
         self.log = ActionLog()

@@ -240,7 +240,7 @@ class Pool:
             assert share.pending is not None
             if self.replay:
                 share.log.append(share.pending, partial(self._lengths, share))
-            share.pending = None
+            share.pending, share.doomed = None, ()
 
     def _endings(self, ready: list[Share]) -> None:
         block = self._block
@@ -334,13 +334,14 @@ class Pool:
         words = member.last_words(error.kind == "timeout")
         member.end()
         culprit = self._culprit(share)
+        share.doomed += () if culprit is None else (culprit,)
         self._blame(share, culprit, error, words)
         if share.pending is not None:  # not before its slots are where they were
             self._asked[share.index] = self._block.begun[share.index] = share.tick - 1
         cheap = self.replay and share.pace * sum(self._lengths(share)) < REPLAY
         for attempt in range(TRIES):
             try:
-                self._restore(share, self._place(share, culprit, cheap and attempt == 0))
+                self._restore(share, self._place(share, cheap and attempt == 0))
                 break
             except LostError as again:
                 self.crew.members[share.index].end()
@@ -360,7 +361,8 @@ class Pool:
         self.rows_in_flight += sum(slot not in self._over for slot in share.slots)
         if self._block.begun[share.index] != share.tick:
             return None
-        return next((slot for slot in share.slots if isnan(self._block.reward[slot])), None)
+        reward, doomed = self._block.reward, share.doomed  # these are ended last
+        return next((slot for slot in share.slots if slot not in doomed and isnan(reward[slot])), None)
 
     def _blame(self, share: Share, culprit: int | None, error: LostError, words: str) -> None:
         """Reports a lost worker with the episode that was being stepped."""
@@ -374,16 +376,15 @@ class Pool:
             share, [failure | episode_of(self.seed, culprit, self.episode[culprit] + (not acting), step, acting)]
         )
 
-    def _place(self, share: Share, culprit: int | None, replay: bool) -> Place:
-        """Where a share's slots were before the step that was lost."""
-        if culprit in self._over:
-            self.episode[culprit] += 1  # it could not begin: the next one will be tried
-        running = [slot not in self._over for slot in share.slots]
-        kept = [runs and replay and slot != culprit for slot, runs in zip(share.slots, running, strict=True)]
-        cut = [i for i, slot in enumerate(share.slots) if (running[i] and not kept[i]) or slot == culprit]
+    def _place(self, share: Share, replay: bool) -> Place:
+        """Where a share's slots were before the step that was lost; an episode that could not begin is passed over."""
+        running, doomed = [slot not in self._over for slot in share.slots], share.doomed
+        kept = [runs and replay and slot not in doomed for slot, runs in zip(share.slots, running, strict=True)]
+        cut = [i for i, slot in enumerate(share.slots) if (running[i] and not kept[i]) or slot in doomed]
+        episode = [self.episode[slot] + (slot in doomed and slot in self._over) for slot in share.slots]
         counts = [length if keep else 0 for length, keep in zip(self._lengths(share), kept, strict=True)]
         columns = share.log.columns(share.slots, counts, [array[:0] for array in self._block.actions])
-        return Place(self.seed, self.episode[share.part], [not runs for runs in running], cut, counts, columns)
+        return Place(self.seed, episode, [not runs for runs in running], cut, counts, columns)
 
     def _restore(self, share: Share, place: Place) -> None:
         """Has another worker take a share over. What does not show the same again is cut."""

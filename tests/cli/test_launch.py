@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import stat
 import subprocess
@@ -218,3 +219,11 @@ def test_a_run_ends_with_its_launcher(tmp_path: Path) -> None:
 
 def test_commands_as_one_would_type_them() -> None:
     assert text(command("resume", "runs/a")) == "ganglion resume runs/a"
+
+
+def test_a_signal_between_two_lives_ends_it(tmp_path: Path) -> None:
+    made = Script(tmp_path / "run", DIE, "sys.exit(0)")
+    run = [sys.executable, "-S", "-c", made.program]
+    keeper = Keeper(lambda: begun(str(made.folder)), 5, lambda line: os.kill(os.getpid(), signal.SIGTERM))
+    assert keeper.keep([*run, "train"], [*run, "resume"]) == 143
+    assert made.lives.read_text().split() == ["train"]

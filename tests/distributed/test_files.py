@@ -162,6 +162,21 @@ def test_places_are_given_freed_and_given_again(folder: Where, monkeypatch: pyte
     assert seated() == [None, None, None, [0, 1]]
 
 
+def test_who_is_seated_may_be_asked_while_another_thread_looks(tmp_path: Path) -> None:
+    made = Roster(tmp_path, 2, silence=10)
+
+    class Leaving:
+        """Whose going is noticed just now."""
+
+        @property
+        def place(self) -> Place:
+            made.guests.clear()
+            return Place(0, 0)
+
+    made.guests = {"a": Leaving(), "b": Leaving()}  # type: ignore[dict-item]
+    assert made.seated == 2 and made.seated == 0
+
+
 # ------------------------------------------------------------ whole runs
 
 

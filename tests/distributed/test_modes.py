@@ -101,6 +101,22 @@ def test_what_goes_wrong_in_a_thread_is_told_here(monkeypatch: pytest.MonkeyPatc
     made.explorer.env.close()
 
 
+def test_what_goes_wrong_in_one_of_two_threads_is_told_while_the_other_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    item = Station.item
+
+    def broken(station: Station) -> Any:
+        if station.sender.origin.explorer == 1:
+            raise RuntimeError("the world is flat")
+        return item(station)
+
+    monkeypatch.setattr(Station, "item", broken)
+    made = trainer("dqn", "threads", 100_000, explorers=2)
+    with pytest.raises(RuntimeError, match="the world is flat"):
+        for _ in zip(range(2_000), made()):
+            pass
+    made.explorer.env.close()
+
+
 def test_explorers_go_over_to_compiled_functions_with_the_learner(monkeypatch: pytest.MonkeyPatch) -> None:
     """Weights say when; and an explorer that has just begun its life waits, for it costs seconds."""
     called: list[str] = []

@@ -65,3 +65,28 @@ def test_an_outpost_needs_no_torch() -> None:
     """An actor starts in the time of a Ray worker."""
     look = "import sys, ganglion.runtime.fleet.outpost; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", look]).returncode == 0
+
+
+def test_walkers_find_everything_imported() -> None:
+    """What a config names is imported once, before they are forked; another algorithm is a small file more."""
+    look = "import sys; from ganglion.config import load; from ganglion.runtime.fleet import walker; walker.preload()"
+    look += "; from ganglion.runtime.build import build_env; before = set(sys.modules)"
+    look += "; build_env(load('cartpole/ppo')).close()"
+    look += "; print(*{name.split('.')[0] for name in set(sys.modules) - before})"
+    found = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True).stdout
+    assert not {"ganglion", "rich", "numpy"} & set(found.split())
+
+
+def test_walkers_do_not_draw_the_same_numbers() -> None:
+    """Of the stream that a process has from the one it was forked from."""
+    look = "import os, numpy; from ganglion.runtime.fleet import walker; walker.preload()\nfor _ in range(2):\n"
+    look += "  if os.fork() == 0: walker.scatter(); print(numpy.random.rand(), flush=True); os._exit(0)\n  os.wait()"
+    found = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True).stdout
+    assert len(set(found.split())) == 2
+
+
+def test_one_that_is_not_ready_is_not_waited_for() -> None:
+    """A command that ends in a message ends at once."""
+    nursery, began = Nursery(), monotonic()
+    nursery.close()
+    assert monotonic() - began < 1 and nursery.process.returncode == -signal.SIGKILL

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import signal
 import stat
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Event
 from time import monotonic
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from ganglion.config import RunConfig
+from ganglion.cli import resume, train
+from ganglion.config import RunConfig, dump, load
 from ganglion.errors import UserError
 from ganglion.runtime.build import build
-from ganglion.runtime.fleet import cluster
+from ganglion.runtime.fleet import cluster, nursery
 from ganglion.runtime.fleet.cluster import Site, check_open, join_ray, leave_ray
 from ganglion.runtime.fleet.coordinator import Coordinator
 from ganglion.runtime.fleet.dealer import Dealer
@@ -188,7 +192,113 @@ def test_it_refuses_to_be_reached_without_a_token(site: Site) -> None:
     check_open(Site(address="auto"), {})
 
 
+@pytest.mark.parametrize("address", ["auto", "127.0.0.1:6379"])
+def test_a_cluster_that_is_found_to_be_reachable_needs_a_token(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+    """What is on this machine may listen beyond it; and Ray's own variable may say that it is elsewhere."""
+    left: list[str] = []
+    util = SimpleNamespace(get_node_ip_address=lambda: "10.0.0.7")
+    found = SimpleNamespace(init=lambda **words: None, shutdown=lambda: left.append("left"), util=util)
+    monkeypatch.setattr(cluster, "import_ray", lambda: found)
+    monkeypatch.setattr(os, "environ", {})
+    with pytest.raises(UserError, match=r"fleet\.address: .* can be reached from other machines, and Ray has no token"):
+        cluster.start_ray(Site(address))
+    assert left == ["left"]
+    os.environ["RAY_AUTH_TOKEN_PATH"] = "/some/file"
+    assert cluster.start_ray(Site(address)) is found and left == ["left"]
+
+
 def test_without_the_package_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "ray", None)
     with pytest.raises(UserError, match=r"run\.mode: ray needs the package ray"):
         cluster.import_ray()
+
+
+# ------------------------------------------------------------ what is begun before settings are read
+
+
+class Begun:
+    """Stands in for Ray: which were started, and how many left."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.sites, self.left = list[Site](), 0
+        stands = {"start_ray": self.start, "import_ray": lambda: self, "_coming": {}, "_left": Event()}
+        for name, value in stands.items():
+            monkeypatch.setattr(cluster, name, value)
+
+    def start(self, site: Site) -> Begun:
+        self.sites.append(site)
+        return self
+
+    def is_initialized(self) -> bool:
+        return len(self.sites) > self.left
+
+    def shutdown(self) -> None:
+        self.left += 1
+
+
+def test_what_was_begun_early_is_used_whatever_it_has_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = Begun(monkeypatch)
+    cluster.begin_ray(Site(processes=2))
+    assert join_ray(Site(processes=5)) == (ray, True) and ray.sites == [Site(processes=2)] and ray.left == 0
+
+
+def test_what_was_begun_early_and_is_another_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not taken for the cluster that settings name."""
+    ray, other = Begun(monkeypatch), Site("127.0.0.1:6379")
+    cluster.begin_ray(Site())
+    assert join_ray(other) == (ray, True) and ray.sites == [Site(), other] and ray.left == 1
+
+
+def test_a_token_made_here_is_for_what_is_made_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "_made", ["/private/token"])
+    site, environ = Site(address="10.0.0.7:6379"), {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": "/private/token"}
+    with pytest.raises(UserError, match="no token"):
+        check_open(site, environ)
+
+
+@pytest.mark.parametrize(
+    ("words", "processes"),
+    [
+        (["cartpole/ppo", "--mode", "ray"], 2),
+        (["cartpole/ppo", "run.mode=ray", "fleet.explorers=4", "--learners", "3", "fleet.rows=16"], 6),
+        (["cartpole/ppo", "--mode", "ray", "fleet.address=auto"], None),
+        (["mine.yaml", "--mode", "ray"], None),
+        (["cartpole/ppo"], None),
+    ],
+)
+def test_ray_begins_early_where_it_is_known_which(
+    words: list[str], processes: int | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.yaml").write_text("fleet: {host: 10.0.0.7}\n")
+    begun: list[Any] = []
+    monkeypatch.setattr(cluster, "begin_ray", begun.append)
+    monkeypatch.setattr(nursery, "begin_nursery", lambda: begun.append("nursery"))
+    parser = argparse.ArgumentParser()
+    train.arguments(parser)
+    train.begin_early(parser.parse_intermixed_args(words))
+    assert begun == ([] if processes is None else ["nursery", Site(processes=processes)])
+
+
+@pytest.mark.parametrize(
+    ("given", "changed", "begun"),
+    [
+        (["run.mode=ray", "fleet.explorers=3"], [], ["nursery", Site(processes=3)]),
+        (["run.mode=ray", "fleet.address=127.0.0.1:6379"], ["train.budget=1k steps"], [Site("127.0.0.1:6379")]),
+        (["run.mode=ray"], ["fleet.host=127.0.0.1"], []),
+        (["run.mode=threads"], [], []),
+    ],
+)
+def test_ray_begins_early_where_a_run_goes_on(
+    given: list[str], changed: list[str], begun: list[Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    told: list[Any] = []
+    monkeypatch.setattr(cluster, "begin_ray", told.append)
+    monkeypatch.setattr(nursery, "begin_nursery", lambda: told.append("nursery"))
+    file = tmp_path / "config.yaml"
+    file.write_text(dump(load("cartpole/ppo", given)))
+    resume.begin_early(file, changed)
+    assert told == begun
+    file.write_text("run: 3\n")
+    resume.begin_early(file, changed)  # others say what is wrong with it
+    assert told == begun

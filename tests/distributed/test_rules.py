@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ganglion.config.run import FleetSection
-from ganglion.core import Origin
+from ganglion.core import Origin, State
 from ganglion.exchange import Packet
 from ganglion.runtime.fleet.account import Arrivals
 from ganglion.runtime.fleet.dealer import SLACK, Dealer, Desk
@@ -56,7 +56,7 @@ class Elsewhere:
     """A learner that keeps what it is given, and has room for `room` items."""
 
     def __init__(self, room: int) -> None:
-        self.room, self.items = room, list[Origin]()
+        self.room, self.items, self.stale = room, list[Origin](), 0
         self.take = self
 
     def remote(self, origin: list[Any], body: Any) -> Elsewhere:
@@ -71,9 +71,10 @@ class Table(Dealer):
         self.account = self.arrivals = Arrivals()
         self.rule, self.last, self.taken = RULES[rule], None, None
         self.desks = [Desk(), *(Desk(Elsewhere(room)) for room in rooms)]
-        self.waiting_for = []
+        self.waiting_for, self.before = [], 0
         self.hear = lambda body: None
         self.walkers = deque(Walker(explorer) for explorer in range(explorers))
+        self.memory = np.zeros(4, np.uint8)  # that explorers write into again and again
         self.ray: Any = self
 
     def arrived(self, timeout: float) -> Packet | None:
@@ -83,7 +84,7 @@ class Table(Dealer):
             if not walker.held:
                 walker.held, walker.sequence = 1, walker.sequence + 1
                 self.taken = walker  # type: ignore[assignment]
-                return Packet(Origin("main", walker.explorer, 0, walker.sequence - 1, 0), np.zeros(4, np.uint8))
+                return Packet(Origin("main", walker.explorer, 0, walker.sequence - 1, 0), self.memory)
         return None
 
     def free(self, member: Any) -> None:
@@ -99,8 +100,8 @@ class Table(Dealer):
         (call,) = calls
         return ([call], []) if len(call.items) < call.room else ([], [call])
 
-    def get(self, call: Any) -> int:
-        return 0
+    def get(self, call: Any) -> tuple[int, int]:
+        return call.stale, 8 * call.stale
 
 
 def pulled(table: Table, count: int) -> list[Origin]:
@@ -141,6 +142,7 @@ def test_a_learner_that_takes_nothing_holds_up_only_its_explorers() -> None:
     assert {item.explorer for item in pulled(table, 50)} == {0}
     (other,) = table.desks[1:]
     assert len(other.actor.items) == 1 and len(other.items) == SLACK + 1  # the last one holds its explorer
+    assert not any(np.shares_memory(dealt.packet.body, table.memory) for dealt in other.items)
     assert next(walker for walker in table.walkers if walker.explorer == 1).held == 1
 
 
@@ -156,3 +158,25 @@ def test_nobody_waits() -> None:
     for _ in range(5):
         table.serve()
     assert table.account.received == 1  # it is being taken; nobody asked for another
+
+
+def test_what_any_learner_finds_too_old_is_told_and_made_up_for() -> None:
+    table = Table("equal", 2, [1_000])
+    pulled(table, 10)
+    table.desks[1].actor.stale = 3
+    table.account.stale += 2  # the first one's own
+    pulled(table, 10)
+    first, other = table.desks
+    assert (first.stale, other.stale) == (2, 3) and "5 stale" in table.account.line()
+    assert table.account.numbers()["fleet/rows_dropped"] == 24  # and those that the first one counts
+    assert abs((first.given - 2) - (other.given - 3)) <= 1
+
+
+def test_what_was_too_old_before_a_resume_is_not_made_up_for() -> None:
+    """Else the first learner is given as many items more, has no use for them, and all explorers wait for it."""
+    table = Table("equal", 2, [1_000])
+    table.account.stale = 50
+    table.restore(State({}, {"lives": [0, 0]}))
+    for _ in range(2 * SLACK):
+        table.serve()
+    assert len(table.desks[1].actor.items) == len(table.desks[0].items) == SLACK

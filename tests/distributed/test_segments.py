@@ -10,9 +10,11 @@ from pathlib import Path
 from threading import Thread
 
 import numpy as np
+import pytest
 import torch
 
 from ganglion.core import Weights
+from ganglion.runtime.fleet import folders
 from ganglion.runtime.fleet.folders import PREFIX, make_folder
 from ganglion.runtime.fleet.segments import Reader, SharedBoard, Slots
 
@@ -74,3 +76,16 @@ def test_a_folder_is_private_and_does_not_outlive_its_process_for_long() -> None
     assert stat.S_IMODE((folder / "0-0-1").stat().st_mode) == 0o600
     (folder / "0-0-1").unlink()
     folder.rmdir()
+
+
+def test_the_folder_of_another_container_is_left_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Its process has a number that means nothing here."""
+    monkeypatch.setattr(folders, "place", lambda: tmp_path)
+    with monkeypatch.context() as there:
+        there.setattr(folders, "table", lambda: "7")
+        there.setattr(os, "getpid", lambda: 2**22 + 1)  # that no process has
+        theirs = make_folder()
+    dead = tmp_path / theirs.name.replace("-7-", f"-{folders.table()}-")
+    dead.mkdir()
+    make_folder()
+    assert theirs.is_dir() and not dead.exists()

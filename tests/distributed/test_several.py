@@ -5,10 +5,15 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
+from subprocess import PIPE
+from time import monotonic
 from typing import Any
 
 import pytest
+import torch
 
 from ganglion.cli import drive, main
 from ganglion.config import RunConfig, dump
@@ -111,8 +116,7 @@ def test_a_partner_takes_over_the_replay_of_the_first(tmp_path: Path) -> None:
     first.close()
     cfg = RunConfig.model_validate({**first.cfg.plain(), "run": {**run, "mode": "ray"}, "fleet": {"learners": 2}})
     partner = Partner(Post(dump(cfg), [], 1, True))
-    partner.ready()
-    partner.resume(str(first.checkpoints.newest()))
+    partner.ready(str(first.checkpoints.newest()))  # before it meets the others, who would wait for it
     learner, receiver = partner.trainer.learner, partner.trainer.explorer
     assert isinstance(receiver, Receiver) and first.received is not None
     theirs = first.trainer.learner.buffer.state()
@@ -141,3 +145,32 @@ def test_left_and_called_again(tmp_path: Path) -> None:
         assert all(os.path.exists(f"/proc/{pid}") for pid in pids)
     finally:
         run.close()
+
+
+def test_why_a_learner_failed_is_not_forgotten() -> None:
+    """It is told once, and asked for again when all have ended."""
+    made, told = Processes.__new__(Processes), '{"error": "ValueError: no world", "user": false}'
+    command = [sys.executable, "-S", "-c", f"print({told!r})"]
+    made.failed, made.started = {}, [subprocess.Popen(command, stdin=PIPE, stdout=PIPE, text=True)]
+    with pytest.raises(RuntimeError, match="learner 1 failed: ValueError: no world") as caught:
+        made.gather(torch.device("cpu"), "")
+    assert "no world" in str(made.why(caught.value))
+    made.started[0].communicate()
+
+
+def test_what_an_environment_prints_is_no_answer() -> None:
+    """Also where it is not Python that prints; and what an environment leaves running holds nobody up."""
+    lines = ["import os, subprocess", "from ganglion.runtime.fleet import partner", "class Noisy:"]
+    lines += ["  def __init__(self, post):", "    os.write(1, b'hello\\n')", "    subprocess.Popen(['sleep', '8'])"]
+    lines += ["  ready, learn = (lambda self: 7), (lambda self, meet: 1 / 0)"]
+    lines += ["partner.Partner = Noisy", "partner.main()"]
+    command = [sys.executable, "-c", "\n".join(lines)]
+    process = subprocess.Popen(command, stdin=PIPE, stdout=PIPE, stderr=subprocess.DEVNULL, text=True)
+    assert process.stdin is not None and process.stdout is not None
+    process.stdin.write('[]\n"nowhere"\n')
+    process.stdin.flush()
+    assert json.loads(process.stdout.readline()) == {"ready": 7}
+    assert "ZeroDivisionError" in json.loads(process.stdout.readline())["error"]
+    began = monotonic()
+    assert process.stdout.read() == "" and monotonic() - began < 5
+    process.communicate()

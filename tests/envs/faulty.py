@@ -53,6 +53,8 @@ class Faulty(Counting):
         self.episodes += 1
         if self.how == "reset" and self.due(0):
             raise RuntimeError("no way to begin")
+        if self.how == "die" and self.due(0):
+            os.kill(os.getpid(), signal.SIGKILL)
         return obs, info
 
     def due(self, t: int) -> bool:
@@ -99,6 +101,15 @@ class Faulty(Counting):
         return obs, reward, *rest
 
 
+class Doomed(Counting):
+    """Ends its process at step 5 of an episode, whichever process that is; the first slots do not."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        if self.slot >= 2 and self.t == 4:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().step(action)
+
+
 class TwoSizes(Counting):
     """Slots of different shapes: refused."""
 
@@ -113,6 +124,10 @@ def counting(slot: int, length: int = 20) -> Counting:
 
 def faulty(slot: int, **rest: Any) -> Faulty:
     return Faulty(slot, **rest)
+
+
+def doomed(slot: int) -> Doomed:
+    return Doomed(slot)
 
 
 def two_sizes(slot: int) -> TwoSizes:

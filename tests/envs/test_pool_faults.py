@@ -141,6 +141,37 @@ def test_a_worker_killed_between_steps_is_not_missed(sound: list[Any]) -> None:
     env.close()
 
 
+def test_a_worker_that_dies_where_an_episode_begins(tmp_path: Path) -> None:
+    """That episode is passed over, as where it only fails; the pool and its workers agree on which one comes then."""
+    (tmp_path / "other").mkdir()
+    caught = GymEnv(lambda slot: faulty(slot, **arguments("reset", tmp_path / "other")), SLOTS)
+    made = Pool("tests.envs.faulty:faulty", {**arguments("reset", tmp_path), "how": "die"}, SLOTS, 2)
+    env = PoolEnv(made, "faulty")
+    rows = [(env.reset(5), caught.reset(5))]
+    for t in range(STEPS):
+        if t == 40:
+            os.kill(victim := made.crew.pids()[1], signal.SIGKILL)  # what is replayed then shows the same
+            os.waitid(os.P_PID, victim, os.WEXITED | os.WNOWAIT)
+        action = random_action(env.spec.action, SLOTS, t)
+        rows.append((env.step(action), caught.step(action)))
+    assert made.episode == caught.slots.episode and len(made.replaced) == 2
+    assert all((a.obs == b.obs).all() and (a.truncated == b.truncated).all() for a, b in rows)
+    assert [failure["episode"] for failure in env.faults.fresh] == [1, None]
+    env.close()
+
+
+def test_two_slots_that_end_their_worker_at_the_same_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both are cut: neither is tried again while the other is out of the way."""
+    recover, count = Pool._recover, iter(range(4))
+    monkeypatch.setattr(Pool, "_recover", lambda *words: (next(count), recover(*words)))
+    env = PoolEnv(Pool("tests.envs.faulty:doomed", {}, SLOTS, 2), "doomed")
+    env.reset(5)
+    rows = [env.step(random_action(env.spec.action, SLOTS, t)) for t in range(8)]
+    assert [row.truncated.tolist() for row in rows if row.truncated.any()] == [[False, False, True, True]]
+    assert sorted(failure["slot"] for failure in env.faults.fresh) == [2, 3]
+    env.close()
+
+
 def test_without_replay_all_slots_of_a_dead_worker_are_cut(tmp_path: Path) -> None:
     env = pool("kill", tmp_path, 2, replay=False)
     rows, lost = walk(env)

@@ -24,6 +24,7 @@ class Account:
         self.lost = 0  # numbers that were passed over: handed over, and never seen
         self.duplicated = 0  # came again, and were not taken
         self.stale = 0  # received, and too old to learn from
+        self.rows_dropped = 0  # of these
         self.refused = 0  # no items: damaged, or not ours
         self.in_flight = 0  # asked of an explorer that ended before it handed them over
         self.restarts = 0
@@ -47,7 +48,7 @@ class Account:
         self.in_flight += in_flight
 
     def numbers(self) -> Mapping[str, float]:
-        names = ("received", "lost", "duplicated", "stale", "refused", "in_flight", "restarts")
+        names = ("received", "lost", "duplicated", "stale", "rows_dropped", "refused", "in_flight", "restarts")
         return {f"fleet/{name}": float(getattr(self, name)) for name in names}
 
     def line(self) -> str:

@@ -30,6 +30,7 @@ QUIET = {
 ALONE = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 PRELOAD = {"preload_python_modules": ["ganglion.runtime.fleet.outpost"]}  # by the processes that will be outposts
 REMEDY = "Make one with `ray get-auth-token --generate`, and give all machines RAY_AUTH_MODE=token and the same token."
+IMPORTED = "run.mode: ray was imported before, and would listen on all addresses. Build the run first."
 
 
 class Site(NamedTuple):
@@ -49,24 +50,37 @@ class Site(NamedTuple):
 
 _coming: dict[Site, Future[Any]] = {}
 _left = Event()
+_made: list[str] = []  # files with tokens of our own
 
 
 def begin_ray(site: Site) -> None:
     """Starts it in a thread: Ray and torch take seconds each, and neither needs the other."""
     check_open(site, os.environ)
+    change(site)
     if site not in _coming and not (ray_there() and import_ray().is_initialized()):
         future = _coming[site] = Future[Any]()
         Thread(target=lambda: settle(future, site), name="ray", daemon=True).start()
 
 
+def change(site: Site) -> None:
+    """What was begun before all settings were read: taken, where it is the same Ray, else left."""
+    for other in [other for other in _coming if other != site]:
+        coming = _coming.pop(other)
+        if other[:2] == site[:2]:  # it only has other processes ready
+            _coming.setdefault(site, coming)
+        elif coming.exception() is None:
+            leave_ray()
+
+
 def settle(future: Future[Any], site: Site) -> None:
     """The thread stays until Ray is left: its processes end with the thread that started them."""
     try:
-        future.set_result(start_ray(site))
+        ray = start_ray(site)
     except BaseException as error:  # told by whoever joins
         future.set_exception(error)
     else:
         _left.clear()
+        future.set_result(ray)
         _left.wait()
 
 
@@ -105,9 +119,9 @@ def start_ray(cfg: Site) -> Any:
     except ConnectionError as error:
         told = "It may not be there, or the token may not be its own (RAY_AUTH_MODE, RAY_AUTH_TOKEN_PATH)."
         raise UserError(f"fleet.address: no Ray cluster could be joined at {cfg.address}. {told}") from error
-    if alone and not cfg.address and wide(ray.util.get_node_ip_address()):
+    if wide(ray.util.get_node_ip_address()) and (not guarded(os.environ) if cfg.address else alone):
         ray.shutdown()
-        raise UserError("run.mode: ray was imported before, and would listen on all addresses. Build the run first.")
+        raise UserError(unguarded(cfg) if cfg.address else IMPORTED)
     return ray
 
 
@@ -128,9 +142,18 @@ def check_open(cfg: Site, environ: Mapping[str, str]) -> None:
     """Refuses to talk beyond this machine without a token."""
     if not wide(cfg.where):
         return
-    if environ.get("RAY_AUTH_MODE", "token") != "token" or not has_token(environ):
-        name = "address" if cfg.address else "host"
-        raise UserError(f"fleet.{name}: {cfg.where} can be reached from other machines, and Ray has no token. {REMEDY}")
+    if not guarded(environ):
+        raise UserError(unguarded(cfg))
+
+
+def unguarded(cfg: Site) -> str:
+    name = "address" if cfg.address else "host"
+    return f"fleet.{name}: {cfg.where} can be reached from other machines, and Ray has no token. {REMEDY}"
+
+
+def guarded(environ: Mapping[str, str]) -> bool:
+    """Whether Ray asks everyone for a token."""
+    return environ.get("RAY_AUTH_MODE", "token") == "token" and has_token(environ)
 
 
 def wide(host: str) -> bool:
@@ -139,7 +162,9 @@ def wide(host: str) -> bool:
 
 
 def has_token(environ: Mapping[str, str]) -> bool:
-    return bool(environ.get("RAY_AUTH_TOKEN") or environ.get("RAY_AUTH_TOKEN_PATH"))
+    """Whether there is a token of the user's: one made here is for a cluster made here."""
+    file = environ.get("RAY_AUTH_TOKEN_PATH")
+    return bool(environ.get("RAY_AUTH_TOKEN") or (file and file not in _made))
 
 
 @cache
@@ -150,4 +175,5 @@ def token() -> str:
     file = folder / "token"
     with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
         out.write(secrets.token_hex(32))
+    _made.append(str(file))
     return str(file)

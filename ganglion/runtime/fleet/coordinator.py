@@ -7,6 +7,7 @@ import secrets
 import shutil
 from collections import deque
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
@@ -28,6 +29,7 @@ from ganglion.runtime.fleet.station import modules
 log = logging.getLogger(__name__)
 FUTILE = 5  # deaths of one explorer, without an item between, that end a run
 REMEMBERED = 1_000  # recoveries
+ALONE = 60.0  # seconds without any explorer after which that is said
 
 
 def site(cfg: RunConfig) -> Site:
@@ -38,6 +40,12 @@ def site(cfg: RunConfig) -> Site:
 def explained(error: Any, who: str) -> Exception:
     """What an actor's own code raised, as it would have been raised here."""
     return error.cause if isinstance(error.cause, UserError) else RuntimeError(f"{who} failed: {error}")
+
+
+def deaths(ray: Any, *more: type[Exception]) -> tuple[type[Exception], ...]:
+    """What a call brings whose actor is gone: by itself, for want of memory, with its machine and what lay there."""
+    kinds = ray.exceptions
+    return kinds.RayActorError, kinds.OutOfMemoryError, kinds.NodeDiedError, kinds.ObjectLostError, *more
 
 
 class Member:
@@ -67,8 +75,9 @@ class Member:
 
 
 class Coordinator:
-    """A fleet of Ray actors. Each is asked for an item ahead, or several, and asked again when one was stored: so the
-    queue is bounded, explorers walk while the learner learns, and what is under way is known when one dies."""
+    """A fleet of Ray actors. Each is asked for an item ahead, or several, and asked again when one is taken: so the
+    queue is bounded, explorers walk while the learner stores and learns, and what is under way is known when one dies.
+    """
 
     lockstep = False
 
@@ -97,6 +106,7 @@ class Coordinator:
         self.members: dict[int, Member] = {}
         self.waiting: list[Any] = []  # spare actors
         self.turn = 0
+        self.alone = monotonic()  # since when nobody has begun, or when that was said last
         self.taken: Member | None = None  # whose item is being read
         self.recoveries: deque[float] = deque(maxlen=REMEMBERED)
         self.waiting += [self.outpost() for _ in range(self.wanted)]  # at once: it takes a while
@@ -134,6 +144,7 @@ class Coordinator:
             ready, _ = self.ray.wait(list(calls), num_returns=1, timeout=left)
             if not ready:
                 self.remind()
+                self.call()
                 return None
             packet = self.receive(calls[ready[0]], ready[0])
             if packet is not None:
@@ -144,7 +155,7 @@ class Coordinator:
         """What a call brought: an item, a start, or the news that its explorer is dead."""
         try:
             told = self.ray.get(call)
-        except self.ray.exceptions.RayActorError as error:
+        except deaths(self.ray) as error:
             self.replace(member, error)
             return None
         except self.ray.exceptions.RayTaskError as error:
@@ -163,11 +174,20 @@ class Coordinator:
             self.recoveries.append(monotonic() - member.fell)
             member.fell = None
         member.futile = 0
+        self.ask(member)  # it walks on while this one is stored
         origin, body = told
         return Packet(Origin(*origin), self.reader.read(Slip(*body)) if member.near else body)
 
+    def call(self) -> None:
+        """Says now and then that no explorer begins: a cluster without room for them waits in silence."""
+        if any(member.starting is None for member in self.members.values()):
+            self.alone = monotonic()
+        elif monotonic() - self.alone > ALONE:
+            self.alone = monotonic()
+            log.warning("no explorer has begun for %g s: is there a free processor for each? See: ray status", ALONE)
+
     def release(self) -> None:
-        """Asks the explorer whose item was stored for another, which it may write over the last one."""
+        """The item that was taken last is stored: its explorer may write over it."""
         member, self.taken = self.taken, None
         if member is not None:
             self.free(member)
@@ -181,7 +201,8 @@ class Coordinator:
             self.ask(member)
 
     def ask(self, member: Member) -> None:
-        while len(member.asked) + member.held < self.ahead:
+        """For what may wait; beside that, its explorer has room for one that is being stored."""
+        while len(member.asked) + max(member.held - 1, 0) < self.ahead:
             given = () if member.near else (self.far(),)
             member.asked.append(member.actor.collect.remote(*given))
 
@@ -250,7 +271,8 @@ class Coordinator:
         """Ends all actors, and Ray where it was started here."""
         oracles = [] if self.oracle is None else [self.oracle]
         for actor in [*(member.actor for member in self.members.values()), *self.waiting, *oracles]:
-            self.ray.kill(actor)
+            with suppress(Exception):  # Ray may be gone already
+                self.ray.kill(actor)
         self.members, self.waiting = {}, []
         if self.nursery is not None:
             leave_nursery(self.nursery)

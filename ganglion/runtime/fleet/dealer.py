@@ -15,7 +15,7 @@ from ganglion.errors import LearnerLostError
 from ganglion.exchange import Packet
 from ganglion.runtime.fleet.account import Account, Arrivals
 from ganglion.runtime.fleet.broker import LocalBroker
-from ganglion.runtime.fleet.coordinator import Coordinator, Member
+from ganglion.runtime.fleet.coordinator import Coordinator, Member, deaths
 from ganglion.runtime.fleet.rules import RULES, Desks
 from ganglion.runtime.fleet.sender import Lot
 
@@ -37,7 +37,7 @@ class Desk:
     def __init__(self, actor: Any = None) -> None:
         self.actor = actor  # of a learner elsewhere
         self.items: deque[Dealt] = deque()
-        self.given = self.stale = 0
+        self.given = self.stale = self.rows = 0  # items given, too old, and the rows of these
         self.call: Any = None  # the item that is being handed over
 
 
@@ -51,6 +51,7 @@ class Dealer(Coordinator):
         self.account = self.arrivals = Arrivals()
         self.rule = RULES[cfg.fleet.rule]
         self.desks = [Desk()]  # the first is this process's own; the others come when their actors are there
+        self.before = 0  # items that were too old in the lives of this run before
         self.waiting_for: list[int] = []  # learners that wait for an item, longest first
         self.last: Dealt | None = None  # pulled, and not yet stored
         self.hear: Callable[[Any], None] = lambda body: None  # told of items that the first learner does not get
@@ -105,10 +106,11 @@ class Dealer(Coordinator):
             self.hear(packet.body)
         desks = [self.desks[rank] for rank in receivers]
         dealt = Dealt(packet, member, len(desks))
-        at_once = receivers == (0,) and 0 in self.waiting_for
-        if not at_once and all(len(desk.items) < SLACK for desk in desks):
-            dealt.packet, dealt.member = packet._replace(body=np.array(packet.body)), None
-            self.free(member)
+        if receivers != (0,) or 0 not in self.waiting_for:  # it waits: its explorer will write over what it wrote
+            dealt.packet = packet._replace(body=np.array(packet.body))
+            if all(len(desk.items) < SLACK for desk in desks):
+                dealt.member = None
+                self.free(member)
         for rank, desk in zip(receivers, desks, strict=True):
             desk.items.append(dealt)
             desk.given += 1
@@ -122,12 +124,15 @@ class Dealer(Coordinator):
             self.free(dealt.member)
 
     def deliver(self) -> None:
-        self.desks[0].stale = self.account.stale
+        self.desks[0].stale = self.account.stale - self.before - sum(desk.stale for desk in self.desks[1:])
         for rank, desk in enumerate(self.desks[1:], 1):
             if desk.call is not None:
                 if not self.ray.wait([desk.call], timeout=0)[0]:
                     continue
-                desk.stale, desk.call = self.answer(desk.call, rank), None
+                (stale, rows), desk.call = self.answer(desk.call, rank), None
+                self.account.stale += stale - desk.stale  # whoever found them too old
+                self.account.rows_dropped += rows - desk.rows
+                desk.stale, desk.rows = stale, rows
             if desk.items:
                 dealt = desk.items.popleft()
                 desk.call = desk.actor.take.remote(list(dealt.packet.origin), dealt.packet.body)
@@ -135,10 +140,11 @@ class Dealer(Coordinator):
             else:
                 self.waits(rank)
 
-    def answer(self, call: Any, rank: int) -> int:
+    def answer(self, call: Any, rank: int) -> tuple[int, int]:
         try:
-            return int(self.ray.get(call))
-        except self.ray.exceptions.RayActorError as error:
+            stale, rows = self.ray.get(call)
+            return stale, rows
+        except deaths(self.ray) as error:
             raise LearnerLostError(f"learner {rank} ended") from error
 
     def waits(self, rank: int) -> None:
@@ -157,8 +163,12 @@ class Dealer(Coordinator):
 
     def numbers(self) -> Mapping[str, float]:
         given = {f"fleet/given_{rank}": float(desk.given) for rank, desk in enumerate(self.desks)}
-        stale = sum(desk.stale for desk in self.desks[1:])
-        return {**super().numbers(), "fleet/stale": float(self.account.stale + stale), **given}
+        return {**super().numbers(), **given}
+
+    def restore(self, state: State) -> None:
+        """The account has been restored: what counts for a rule is of this life."""
+        super().restore(state)
+        self.before = self.account.stale
 
 
 class Inbox:

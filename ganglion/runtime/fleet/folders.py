@@ -16,15 +16,22 @@ PREFIX = "ganglion-"
 def make_folder() -> Path:
     """A folder in memory that nobody else can read; those that dead processes left are removed."""
     sweep()
-    return Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=place()))
+    return Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-{table()}-", dir=place()))
 
 
 def sweep() -> None:
-    """Removes the folders of processes that are dead."""
-    for left in place().glob(f"{PREFIX}[0-9]*-*"):
+    """Removes the folders of processes that are dead, as far as that is known here."""
+    for left in place().glob(f"{PREFIX}[0-9]*-{table()}-*"):
         with suppress(OSError, ValueError):
             if left.stat().st_uid == os.getuid() and not alive(int(left.name.split("-")[1])):
                 shutil.rmtree(left)
+
+
+def table() -> str:
+    """Which table of processes numbers ours: containers may share memory, and each counts its own."""
+    with suppress(OSError):
+        return str(os.stat("/proc/self/ns/pid").st_ino)
+    return "0"
 
 
 def place() -> Path:

@@ -79,7 +79,7 @@ class Threads:
     def pull(self, timeout: float) -> Packet | None:
         self.resize(self.wanted)
         packet = self.broker.pull(timeout)
-        if packet is None and self.errors:
+        if self.errors:  # also where others go on: one that is gone would not be missed
             raise self.errors[0]
         return packet
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -13,7 +14,7 @@ from ganglion.core import Episode, LogData, Progress, State, Stop
 from ganglion.record.stages import Evaluated, Now
 from ganglion.runtime.agent import Agent
 from ganglion.runtime.build import build_agent, build_env, build_evaluator
-from ganglion.runtime.fleet.coordinator import explained
+from ganglion.runtime.fleet.coordinator import deaths, explained
 from ganglion.runtime.fleet.outpost import Bench, Brief, FallenError
 from ganglion.runtime.fleet.parcel import pack_weights, unpack_weights
 from ganglion.runtime.fleet.sender import numbers
@@ -103,7 +104,7 @@ class Beside(Evaluated):
         asked, self.asked_for = self.asked_for, None
         try:
             played, metrics = self.ray.get(asked.call)
-        except (self.ray.exceptions.RayActorError, FallenError) as error:
+        except deaths(self.ray, FallenError) as error:
             log.warning("the evaluator ended: started anew")
             self.actor = self.actor if isinstance(error, FallenError) else None
             played, metrics = self.ray.get(self.call(asked.parcel))
@@ -119,4 +120,5 @@ class Beside(Evaluated):
 
     def close(self) -> None:
         if self.actor is not None:
-            self.ray.kill(self.actor)
+            with suppress(Exception):  # Ray may be gone already
+                self.ray.kill(self.actor)

@@ -52,7 +52,7 @@ class Keeper:
         """`begun`: whether the run's folder is there, and something to resume."""
         self.begun, self.left, self.tell = begun, restarts, tell
         self.process: Kept | None = None
-        self.asked: signal.Signals | None = None
+        self.asked: list[signal.Signals] = []
 
     def keep(self, train: Sequence[str], resume: Sequence[str], environ: Mapping[str, str] = os.environ) -> int:
         """The exit code of the last life."""
@@ -60,9 +60,11 @@ class Keeper:
             while True:
                 began = monotonic()
                 self.process = Kept(resume if self.begun() else train, environ)
+                if self.asked:  # just when there was none to tell
+                    self.process.send_signal(self.asked[-1])
                 code = self.process.wait()
                 self.process.clear()
-                if code in FINAL or self.asked is not None:
+                if code in FINAL or self.asked:
                     return code if code >= 0 else 128 - code
                 how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
                 if not self.left:
@@ -71,6 +73,8 @@ class Keeper:
                 self.left -= 1
                 self.tell(f"the run ended ({how}): resumed from its newest checkpoint; {self.left} restarts left")
                 sleep(PAUSE if monotonic() - began < SHORT else 0)
+                if self.asked:  # meanwhile
+                    return 128 + self.asked[-1]
 
     @contextmanager
     def signals(self) -> Iterator[None]:
@@ -83,7 +87,7 @@ class Keeper:
                 signal.signal(number, old)
 
     def pass_on(self, number: int, frame: FrameType | None) -> None:
-        self.asked = signal.Signals(number)
+        self.asked.append(signal.Signals(number))
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(number)
 

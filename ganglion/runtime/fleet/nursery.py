@@ -71,8 +71,10 @@ class Nursery:
             )  # fmt: skip
 
     def close(self) -> None:
-        """Ends it, and all that came from it."""
+        """Ends it, and all that came from it, whatever they are doing."""
         assert self.process.stdin is not None
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
         self.process.stdin.close()
         self.process.wait()
         shutil.rmtree(self.path.parent, ignore_errors=True)
@@ -88,6 +90,7 @@ def connect(path: Path) -> Connection:
 def main(server: socket.socket) -> None:
     from ganglion.runtime.fleet import walker
 
+    walker.preload()
     gc.collect()
     gc.freeze()  # a collection in a child would write to what it shares, and so copy it
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how they ended

@@ -52,10 +52,12 @@ class Partner:
         cfg = placed(whole, post.rank)
         self.trainer = build_spread(cfg, Inbox) if post.given else build(cfg)
 
-    def ready(self) -> int:
-        """Its process, once it could begin."""
+    def ready(self, checkpoint: str = "") -> int:
+        """Its process, once it could begin: those who meet wait for one another, so whatever takes long comes first."""
         if self.failure is not None:
             raise self.failure
+        if checkpoint:
+            self.resume(checkpoint)
         return os.getpid()
 
     def resume(self, checkpoint: str) -> None:
@@ -72,13 +74,11 @@ class Partner:
             learner.buffer.restore(under(state, "trainer/learner/buffer"))
             receiver.seams.restore(under(state, "trainer/explorer/seams"))
 
-    def learn(self, meet: str, checkpoint: str = "") -> None:
+    def learn(self, meet: str) -> None:
         """Takes its turns with the others until it is ended, as often as the first one begins."""
         from ganglion.runtime.fleet.learners import Group, GroupTrainer
         from ganglion.runtime.fleet.several import PATIENCE, meeting
 
-        if checkpoint:
-            self.resume(checkpoint)
         place, over = meeting(meet, self.size)
         device = self.trainer.learner.agent.device
         with Group(self.post.rank, self.size, place, device, PATIENCE, over) as group:
@@ -87,13 +87,13 @@ class Partner:
                 for _ in trainer():
                     pass
 
-    def take(self, origin: Sequence[Any], body: Any) -> int:
-        """An item, as soon as there is room for it; says how many were too old to learn from."""
+    def take(self, origin: Sequence[Any], body: Any) -> tuple[int, int]:
+        """An item, as soon as there is room for it; says how many were too old to learn from, and how many rows."""
         from ganglion.core import Origin
 
         fleet: Any = self.trainer.explorer.fleet  # type: ignore[union-attr]
         fleet.broker.push(body, Origin(*origin))
-        return int(fleet.account.stale)
+        return fleet.account.stale, fleet.account.rows_dropped
 
 
 # ------------------------------------------------------------ as a process
@@ -101,7 +101,8 @@ class Partner:
 
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the first one, which ends the others
-    answers, sys.stdout = sys.stdout, sys.stderr  # whatever an environment prints is no answer
+    answers = os.fdopen(os.dup(1), "w")  # nobody else has it: a process that outlives this one would hold it open
+    os.dup2(2, 1)  # whatever an environment prints, in whatever language, is no answer
     partner = Partner(json.loads(sys.stdin.readline()))
     try:
         tell(answers, ready=partner.ready())

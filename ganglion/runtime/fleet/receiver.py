@@ -75,7 +75,6 @@ class Receiver:
         keep = getattr(learner.buffer, "seen", None)
         self.seams = Seams(learner, keep if isinstance(keep, Frames) else None, hold=not fleet.lockstep)
         self.told = -1  # the version published last
-        self.rows_dropped = 0
         self.waited, self.since = 0.0, perf_counter()
 
     def step(self, at: Progress) -> LogData:
@@ -92,10 +91,10 @@ class Receiver:
         valid = int(item.rows.valid.sum())
         if self.max_lag is not None and lag > self.max_lag:
             self.fleet.account.stale += 1
-            self.rows_dropped += valid
+            self.fleet.account.rows_dropped += valid
         else:
             self.hand(item, at)
-        self.fleet.release()  # its explorer walks on while the learner learns
+        self.fleet.release()
         self.note(item)
         first = item.origin.explorer * self.env.spec.slots
         episodes = tuple(e._replace(slot=first + e.slot) for e in item.episodes)
@@ -146,7 +145,7 @@ class Receiver:
 
     def numbers(self) -> Mapping[str, float]:
         """What is recorded beside averages."""
-        own = {"fleet/rows_dropped": float(self.rows_dropped), "fleet/wait_share": self.share(), **self.fleet.numbers()}
+        own = {"fleet/wait_share": self.share(), **self.fleet.numbers()}
         return {**self.faults.numbers(), **self.fleet.account.numbers(), **own}
 
     def share(self) -> float:
@@ -159,12 +158,10 @@ class Receiver:
         return self.fleet.account.line()
 
     def state(self) -> State:
-        own = State({}, {"rows_dropped": self.rows_dropped})
-        parts = {"own": own, "account": self.fleet.account.state(), "fleet": self.fleet.state()}
+        parts = {"account": self.fleet.account.state(), "fleet": self.fleet.state()}
         return join({**parts, "seams": self.seams.state()})
 
     def restore(self, state: State) -> None:
-        self.rows_dropped = int(under(state, "own").scalars["rows_dropped"])
         self.fleet.account.restore(under(state, "account"))
         self.fleet.restore(under(state, "fleet"))
         self.seams.restore(under(state, "seams"))

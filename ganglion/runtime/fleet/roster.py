@@ -151,7 +151,8 @@ class Roster:
 
     @property
     def seated(self) -> int:
-        return sum(guest.place is not None for guest in self.guests.values())
+        guests = list(self.guests.values())  # at once: another thread may be looking who is there
+        return sum(guest.place is not None for guest in guests)
 
 
 class Files:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from math import nan
-from typing import NamedTuple
+from operator import itemgetter
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -44,9 +45,9 @@ class Seams:
             self.lead_in(ops.select(rows, 0), at)
             rows = rows._replace(start=first_true(rows.start, bool(self.history)))
         self.stream = own._replace(sequence=own.sequence + 1)
-        count = rows.reward.shape[0]
-        for t in range(count):
-            self.follow(ops.select(rows, t), item.ahead if t == count - 1 else following(rows, t + 1), at)
+        each = apart(rows)
+        for row, ahead in zip(each, [*map(following, each[1:]), item.ahead], strict=True):
+            self.follow(row, ahead, at)
         self.held, self.ahead = ops.map_tree(torch.clone, (self.held, self.ahead))  # the item's memory is used again
 
     @property
@@ -104,9 +105,15 @@ class Seams:
             self.ahead = tree["obs"], Past(tree["memory"], tree["start"])
 
 
-def following(rows: Row, t: int) -> tuple[Obs, Past]:
-    """What row t starts from."""
-    return ops.select(rows.obs, t), Past(tuple(m[t][None] for m in rows.memory), rows.start[t][None])
+def apart(rows: Row) -> list[Row]:
+    """Rows [T, B, ...] one by one: every leaf is split once, and not at every row."""
+    split: Any = ops.map_tree(lambda x: list(x.unbind()), rows)
+    return [ops.map_tree(itemgetter(t), split) for t in range(len(rows.reward))]
+
+
+def following(row: Row) -> tuple[Obs, Past]:
+    """What a row starts from."""
+    return row.obs, Past(tuple(m[None] for m in row.memory), row.start[None])
 
 
 def first_true(start: Tensor, led_in: bool) -> Tensor:

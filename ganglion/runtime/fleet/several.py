@@ -24,7 +24,7 @@ from ganglion.config import RunConfig, dump
 from ganglion.core import Command, Episode, LogData, Stop
 from ganglion.errors import LearnerLostError, UserError
 from ganglion.runtime.build import build, pick_device
-from ganglion.runtime.fleet.coordinator import explained
+from ganglion.runtime.fleet.coordinator import deaths, explained
 from ganglion.runtime.fleet.dealer import Dealer, Desk
 from ganglion.runtime.fleet.folders import make_folder
 from ganglion.runtime.fleet.learners import Group, GroupTrainer, seed_of
@@ -86,6 +86,7 @@ class Processes:
 
     def __init__(self, cfg: RunConfig) -> None:
         self.size, self.folder, self.meetings = cfg.fleet.learners, make_folder(), count()
+        self.failed: dict[int, Any] = {}  # what a partner said last
         self.started = [self.start(Post(dump(cfg), modules(cfg), rank, False)) for rank in range(1, self.size)]
 
     def start(self, post: Post) -> subprocess.Popen[str]:
@@ -104,8 +105,9 @@ class Processes:
         """Reads a line; an exception where it says why the process failed, or where there is none."""
         assert process.stdout is not None
         line = process.stdout.readline()
-        told = json.loads(line) if line else {}
+        told = json.loads(line) if line else self.failed.get(rank, {})
         if "error" in told:
+            self.failed[rank] = told
             raise (
                 UserError(told["error"].partition(": ")[2])
                 if told["user"]
@@ -162,8 +164,8 @@ class Actors:
 
     def gather(self, device: torch.device, checkpoint: str) -> Group:
         try:
-            self.ray.get([actor.ready.remote() for actor in self.actors])
-        except (self.ray.exceptions.RayTaskError, self.ray.exceptions.RayActorError) as error:
+            self.ray.get([actor.ready.remote(checkpoint) for actor in self.actors])
+        except deaths(self.ray, self.ray.exceptions.RayTaskError) as error:
             raise reason(self.ray, error, "a learner") from error
         here = self.ray.util.get_node_ip_address()
         hosts = {node["NodeManagerAddress"] for node in self.ray.nodes() if node["Alive"]}
@@ -174,7 +176,7 @@ class Actors:
         else:
             place, port = listen(here, self.size)
             meet, over = f"{here}:{port}", interface(here)
-        self.learning = [actor.learn.remote(meet, checkpoint) for actor in self.actors]
+        self.learning = [actor.learn.remote(meet) for actor in self.actors]
         return Group(0, self.size, place, device, PATIENCE, over)
 
     def why(self, error: Exception) -> Exception:
@@ -183,7 +185,7 @@ class Actors:
         for call in ended:
             try:
                 self.ray.get(call)
-            except (self.ray.exceptions.RayTaskError, self.ray.exceptions.RayActorError) as told:
+            except deaths(self.ray, self.ray.exceptions.RayTaskError) as told:
                 found.append(reason(self.ray, told, f"learner {1 + self.learning.index(call)}"))
         return first_cause(found) or error
 
@@ -196,8 +198,7 @@ class Actors:
 
 def reason(ray: Any, error: Any, who: str) -> Exception:
     """What a call to a partner brought instead of an answer."""
-    dead = isinstance(error, ray.exceptions.RayActorError)
-    return LearnerLostError(f"{who} ended") if dead else explained(error, who)
+    return LearnerLostError(f"{who} ended") if isinstance(error, deaths(ray)) else explained(error, who)
 
 
 def first_cause(found: Sequence[Exception]) -> Exception | None:

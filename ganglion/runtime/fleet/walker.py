@@ -8,11 +8,13 @@ import os
 import select
 import sys
 import traceback
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
+import numpy as np
 import torch
 
 from ganglion.config import RunConfig
@@ -86,8 +88,24 @@ def read_brief(brief: Brief) -> RunConfig:
     return cfg
 
 
+def preload() -> None:
+    """Imports what most configs name: once, in a nursery, and not in each walker that comes from it."""
+    with suppress(Exception):  # a walker says what is wrong
+        import ganglion.envs.gym
+        import ganglion.envs.making
+        import ganglion.envs.wrappers  # noqa: F401
+
+        load("cartpole/ppo")
+
+
+def scatter() -> None:
+    """Numpy has one stream for everybody, and some environments use it: every walker has another."""
+    np.random.seed()  # by the system
+
+
 def serve(line: Connection) -> None:
     """Does what is asked until nobody is at the other end. What goes wrong is told, and is the end of it."""
+    scatter()
     Thread(target=watch, args=(line.fileno(),), daemon=True).start()
     try:
         role, brief = json.loads(line.recv_bytes())
