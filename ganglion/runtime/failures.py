@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,16 +34,15 @@ class Failed(Stage):
         self.write(self.faults, log)
         logged, self.faults.logged = self.faults.logged, []
         for episode in logged:
-            self.file("episodes", f"{episode['slot']}-{episode['episode']}", log, episode)
+            self.file("episodes", named(episode), log, episode)
         return Stop(REASON) if self.faults.count > self.faults.most else None
 
     def write(self, faults: Faults, log: LogData, prefix: str = "") -> None:
-        """One file per failure, named by slot and episode; by worker where no episode was running."""
+        """One file per failure, named by its episode; by worker where none was running."""
         fresh, faults.fresh = faults.fresh, []
         for number, failure in enumerate(fresh, faults.count - len(fresh) + 1):
-            own = f"{failure['slot']}-{failure['episode']}"
-            name = prefix + (own if failure["slot"] is not None else f"worker-{number}")
-            self.file("failures", name, log, failure)
+            own = named(failure) if failure["slot"] is not None else f"worker-{number}"
+            self.file("failures", prefix + own, log, failure)
 
     def file(self, sort: str, name: str, log: LogData, told: dict[str, Any]) -> None:
         path = self.folder / sort / f"{name}.json"
@@ -63,3 +63,9 @@ class Failed(Stage):
         self.faults.kinds = Counter(saved.get("kinds", {}))
         self.faults.count = self.faults.kinds.total()
         self.faults.rows_lost = int(saved.get("rows_lost", 0))
+
+
+def named(told: Mapping[str, Any]) -> str:
+    """Slot and episode, after the explorer where they are one's own."""
+    whose = f"{told['explorer']}-" if "explorer" in told else ""
+    return f"{whose}{told['slot']}-{told['episode']}"

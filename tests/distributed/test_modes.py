@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ganglion.config import RunConfig, dump, load
-from ganglion.core import Progress
+from ganglion.core import LogData, Origin, Progress
 from ganglion.errors import UserError
 from ganglion.runtime import precompile
 from ganglion.runtime.bench import bench
 from ganglion.runtime.build import build
+from ganglion.runtime.failures import Failed
 from ganglion.runtime.fleet.broker import LocalBroker
 from ganglion.runtime.fleet.inside import Threads
 from ganglion.runtime.fleet.receiver import Receiver
-from ganglion.runtime.fleet.sender import Lot
+from ganglion.runtime.fleet.sender import Item, Lot
 from ganglion.runtime.fleet.station import Place, Station
 from ganglion.runtime.run import Run
 from ganglion.runtime.trainer import Trainer
@@ -158,3 +160,20 @@ def test_compiling_beforehand_starts_no_fleet(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(KeyboardInterrupt):
         precompile.main(str(tmp_path / "config.yaml"), [])
     assert asked == ["local"]
+
+
+def test_failures_of_two_explorers_are_two_files(tmp_path: Path) -> None:
+    """Each counts slots and episodes by itself."""
+    made = trainer("ppo", "threads", 100, explorers=2)
+    receiver = made.explorer
+    assert isinstance(receiver, Receiver)
+    for explorer in range(2):
+        failure = {"slot": 3, "episode": 17, "step": 5, "kind": "raise", "error": f"of {explorer}"}
+        about = {"failures": [failure], "logged": [failure]}
+        receiver.note(Item(Origin("main", explorer, 0, 0, 0), None, None, (), about))  # type: ignore[arg-type]
+    Failed(made, tmp_path, "run").seen(LogData("collect", Progress(), {}))
+    made.close()
+    for sort in ("failures", "episodes"):
+        files = sorted((tmp_path / sort).iterdir())
+        assert [path.name for path in files] == ["0.0-3-17.json", "1.0-3-17.json"]
+        assert [json.loads(path.read_text())["error"] for path in files] == ["of 0", "of 1"]

@@ -136,9 +136,10 @@ class Receiver:
 
     def note(self, item: Item) -> None:
         """What went wrong in the environments of an explorer elsewhere."""
-        self.faults.add(list(item.about.get("failures", [])))
-        self.faults.logged += item.about.get("logged", [])
         life = item.origin.explorer, item.origin.incarnation
+        whose = {} if self.fleet.lockstep else {"explorer": "{}.{}".format(*life)}  # each counts slots and episodes
+        self.faults.add([{**failure, **whose} for failure in item.about.get("failures", [])])
+        self.faults.logged += [{**episode, **whose} for episode in item.about.get("logged", [])]
         lost = int(item.about.get("rows_lost", 0))
         self.faults.rows_lost += lost - self.lost.get(life, 0)
         self.lost[life] = lost
