@@ -79,6 +79,7 @@ def learners(launcher: int) -> list[int]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--first", type=int, default=0, metavar="SEED", help="the first seed (0)")
     parser.add_argument("--every", type=float, default=30.0, help="seconds between two kills")
     parser.add_argument("--preset", default="cartpole/impala")
     parser.add_argument("--save", default="10k steps")
@@ -90,9 +91,9 @@ def main() -> None:
         ways = {"calm": None, "killed": args.every}
         runs = [
             [pool.submit(run, f"{folder}/{seed}-{name}", seed, every, args) for name, every in ways.items()]
-            for seed in range(args.seeds)
+            for seed in range(args.first, args.first + args.seeds)
         ]
-        for seed, (one, two) in enumerate(runs):
+        for seed, (one, two) in enumerate(runs, args.first):
             (calm, _), (killed, kills) = one.result(), two.result()
             differences.append(killed - calm)
             scores.append(calm)
@@ -101,7 +102,7 @@ def main() -> None:
     if n > 1:
         half = STUDENT.get(n - 1, 2.0) * (sum((d - mean) ** 2 for d in differences) / (n - 1) / n) ** 0.5
         between, width = f"[{mean - half:.1f}, {mean + half:.1f}]", 2 * half / fmean(scores)
-        print(f"difference {mean:.1f}, 95 % interval {between}, {width:.1%} of")
+        print(f"difference {mean:.1f}, 95 % interval {between}, {width:.2%} of")
         print("the score wide (aims: 0 inside, narrower than 10 %)")
 
 
