@@ -54,9 +54,8 @@ neighbouring turns differently, and a bootstrap over six pairs cannot know. The 
 which should give 1. At a load of 9, CleanRL's DQN against itself gave, in four tries, 0.89 [0.85, 0.94], 1.33 [0.82,
 2.03], 0.89 [0.52, 1.49] and 1.47 [1.25, 1.71] by the wall clock and 0.95, 1.10, 0.98 and 1.05 by processor time. So
 by processor time a ratio within a tenth of 1 says nothing here, and by the wall clock one within a half; where the two
-columns disagree, the reason was not found. The rows `itself` are such controls of Ganglion. Rows with a load below 2
-were made with nothing else running. Those of `compile` with a higher load are of a time when the update of PPO was not
-compiled in this benchmark (its own look at the updates kept it from being so).
+columns disagree, the reason was not found. The rows `itself` are such controls of Ganglion. Rows of `compile`
+were made with nothing else running: a load above 2 there is what was left of work that had ended; `itself` is older.
 `python -m benchmarks.peers.solved` measures process start to solved.
 
 """

@@ -106,11 +106,10 @@ def lowered(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 class Last(nn.Linear):
-    """A last layer. Few outputs are sums on a GPU, or where few rows are acted on: a compiler joins them to more."""
+    """A last layer. Few outputs are sums on a GPU, and where a compiler joins them to what is around."""
 
     def forward(self, x: Tensor) -> Tensor:
-        acting = x.shape[:-1].numel() <= LOW and torch.compiler.is_compiling()
-        if self.out_features <= FEW and (x.is_cuda or acting):
+        if self.out_features <= FEW and (x.is_cuda or torch.compiler.is_compiling()):
             return (x[..., None, :] * self.weight).sum(-1) + self.bias
         return super().forward(x)
 
