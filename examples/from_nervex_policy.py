@@ -49,7 +49,7 @@ class QNetwork(nn.Encoded):
     def __init__(self, cfg: DQNPolicyConfig, spec: g.EnvSpec, actions: int) -> None:
         super().__init__(cfg.model, spec.obs)
         self.body = cfg.model.body(self.encoder.out)
-        self.head = nn.QHead(self.body.out, actions, dueling=False)
+        self.head = nn.QHead(self.body, actions, dueling=False)
 
     def value(self, obs: g.Obs, past: g.Past, action: g.Action | None = None) -> tuple[Tensor, g.Memory]:
         features, memory = self.encoder(obs, past)  # the hidden_state plugin: memory runs along the rows

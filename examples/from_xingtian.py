@@ -131,7 +131,7 @@ class Actor(nn.Encoded):
     def __init__(self, cfg: ReturnsConfig, spec: g.EnvSpec) -> None:
         super().__init__(cfg.net, spec.obs)
         self.body = cfg.net.body(self.encoder.out)
-        self.head = nn.PolicyHead(self.body.out, spec.action, cfg.net.init)
+        self.head = nn.PolicyHead(self.body, spec.action, cfg.net.init)
 
     def action(self, obs: g.Obs, past: g.Past) -> tuple[Tensor, g.Memory]:
         features, memory = self.encoder(obs, past)

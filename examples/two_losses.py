@@ -50,7 +50,7 @@ class QModel(nn.Encoded):
     def __init__(self, cfg: TaughtConfig, spec: g.EnvSpec, actions: int) -> None:
         super().__init__(cfg.net, spec.obs)
         self.body = cfg.net.body(self.encoder.out)
-        self.head = nn.QHead(self.body.out, actions, dueling=True)
+        self.head = nn.QHead(self.body, actions, dueling=True)
 
     def value(self, obs: g.Obs, past: g.Past, action: g.Action | None = None) -> tuple[Tensor, g.Memory]:
         features, memory = self.encoder(obs, past)

@@ -59,7 +59,7 @@ class QModel(nn.Encoded):
         super().__init__(cfg.net, spec.obs)
         nn.check_mask(spec)
         self.body = cfg.net.body(self.encoder.out)
-        self.head = nn.QHead(self.body.out, actions, cfg.dueling)
+        self.head = nn.QHead(self.body, actions, cfg.dueling)
 
     def value(self, obs: Obs, past: Past, action: Action | None = None) -> tuple[Tensor, Memory]:
         features, memory = self.encoder(obs, past)

@@ -60,8 +60,8 @@ class ActorCritic(nn.Encoded):
         super().__init__(cfg.net, spec.obs)
         nn.check_mask(spec)
         self.bodies = cfg.net.body(self.encoder.out, count=1 if cfg.shared else 2)
-        self.actor = nn.PolicyHead(self.bodies.out, spec.action, cfg.net.init, cfg.log_std)
-        self.critic = nn.ValueHead(self.bodies.out, cfg.net.init)
+        self.actor = nn.PolicyHead(self.bodies, spec.action, cfg.net.init, cfg.log_std)
+        self.critic = nn.ValueHead(self.bodies, cfg.net.init)
 
     def action_and_value(self, obs: Obs, past: Past) -> tuple[Tensor, Tensor, Memory]:
         features, memory = self.encoder(obs, past)

@@ -67,13 +67,13 @@ class Critics(nn.Encoded):
     def __init__(self, net: nn.MLPConfig, spec: EnvSpec, components: int) -> None:
         super().__init__(net, spec.obs)
         self.body = net.body(self.encoder.out + components, count=2)
-        self.head = nn.Linears(2, self.body.out, 1)
+        self.head = nn.ValueHeads(self.body)
 
     def value(self, obs: Obs, past: Past, action: Action | None = None) -> tuple[Tensor, Memory]:
         features, memory = self.encoder(obs, past)
         assert action is not None
         hidden = self.body(torch.cat([features, action.reshape(*action.shape[:2], -1)], -1))
-        return self.head(hidden.flatten(1, 2)).squeeze(-1).unflatten(1, hidden.shape[1:3]), memory
+        return self.head(hidden), memory
 
 
 class SACModel(Model):

@@ -74,16 +74,16 @@ class Critics(nn.Encoded):
     def __init__(self, net: nn.MLPConfig, spec: EnvSpec, space: Box) -> None:
         super().__init__(net, spec.obs)
         self.body = net.body(self.encoder.out + space.size, count=2)
-        self.head = nn.Linears(2, self.body.out, 1)
+        self.head = nn.ValueHeads(self.body)
 
     def value(self, obs: Obs, past: Past, action: Action | None = None) -> tuple[Tensor, Memory]:
         features, memory = self.encoder(obs, past)
         hidden = self.body(beside(features, action))
-        return self.head(hidden.flatten(1, 2)).squeeze(-1).unflatten(1, hidden.shape[1:3]), memory
+        return self.head(hidden), memory
 
     def first(self, obs: Obs, past: Past, action: Action) -> Tensor:
         hidden = self.body.member(beside(self.encoder(obs, past)[0], action), 0)
-        return self.head.member(hidden, 0).squeeze(-1)
+        return self.head.member(hidden, 0)
 
 
 def beside(features: Tensor, action: Action | None) -> Tensor:

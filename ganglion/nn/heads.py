@@ -7,15 +7,15 @@ from torch import Tensor, nn
 
 from ganglion.core import Box, Composite, Discrete, EnvSpec, MultiBinary, MultiDiscrete, Space
 from ganglion.errors import UserError
-from ganglion.nn.layers import Init, Last, head
+from ganglion.nn.layers import MLP, Init, Last, Linears, head
 
 
 class QHead(nn.Module):
     """One value per action; dueling adds a state value to centred advantages (Wang et al. 2016)."""
 
-    def __init__(self, inputs: int, actions: int, dueling: bool) -> None:
+    def __init__(self, body: MLP, actions: int, dueling: bool) -> None:
         super().__init__()
-        self.layer = Last(inputs, actions + dueling)
+        self.layer = Last(body, actions + dueling)
         self.dueling = dueling
 
     def forward(self, x: Tensor) -> Tensor:
@@ -71,9 +71,9 @@ def _check_mask(mask: Space, action: Space, name: str) -> None:
 class PolicyHead(nn.Module):
     """The raw parameters of `ops.dist` for any action space; deviations of Box actions are free parameters."""
 
-    def __init__(self, inputs: int, space: Space, init: Init, log_std: float = 0.0) -> None:
+    def __init__(self, body: MLP, space: Space, init: Init, log_std: float = 0.0) -> None:
         super().__init__()
-        self.layer = head(inputs, outputs(space), init, gain=0.01)
+        self.layer = head(body, outputs(space), init, gain=0.01)
         self.parts = parts(space)
         boxes = sum(part.size for part in self.parts if isinstance(part, Box))
         self.log_std = nn.Parameter(torch.full((boxes,), log_std)) if boxes else None
@@ -96,9 +96,26 @@ class PolicyHead(nn.Module):
 class ValueHead(nn.Module):
     """One value per row."""
 
-    def __init__(self, inputs: int, init: Init) -> None:
+    def __init__(self, body: MLP, init: Init) -> None:
         super().__init__()
-        self.layer = head(inputs, 1, init, gain=1.0)
+        self.layer = head(body, 1, init, gain=1.0)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.layer(x).squeeze(-1)
+
+
+class ValueHeads(Linears):
+    """One value per row of each member of a body: [count, T, B, out] -> [count, T, B]."""
+
+    def __init__(self, body: MLP) -> None:
+        super().__init__(body.count, body.out, 1)
+        self.joins = body.dtype == torch.float32
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.joins and not x.is_cuda and torch.compiler.is_compiling():  # a library takes seven times as long
+            return (x * self.weight.transpose(1, 2)[:, None]).sum(-1) + self.bias
+        return super().forward(x.flatten(1, 2)).squeeze(-1).unflatten(1, x.shape[1:3])
+
+    def member(self, x: Tensor, index: int) -> Tensor:
+        """Of one member of the body alone: [T, B, out] -> [T, B]."""
+        return super().member(x, index).squeeze(-1)

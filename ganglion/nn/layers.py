@@ -90,12 +90,10 @@ class MLP(nn.Module):
 def product(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Batches of products, and a bias. As one operation it would copy the bias to every row first: worth it only where
     no compiler joins the addition to what follows."""
-    compiling = torch.compiler.is_compiling()
-    if compiling and not x.is_cuda and weight.shape[2] == 1:  # a library takes seven times as long as such a sum
-        return (x * weight.transpose(1, 2)).sum(-1, keepdim=True) + bias
-    if compiling and not x.is_cuda and x.shape[2] <= THIN and x.shape[1] <= LOW:
+    joins = x.dtype == torch.float32 and torch.compiler.is_compiling()  # bfloat16 would be rounded once more
+    if joins and not x.is_cuda and x.shape[2] <= THIN and x.shape[1] <= LOW:
         return (x[..., None] * weight[:, None]).sum(-2) + bias
-    if compiling or x.is_cuda:
+    if joins or x.is_cuda:
         return torch.bmm(x, weight) + bias
     return torch.baddbmm(bias, x, weight)
 
@@ -106,17 +104,22 @@ def lowered(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 class Last(nn.Linear):
-    """A last layer. Few outputs are sums on a GPU, and where a compiler joins them to what is around."""
+    """A last layer over a body. Few outputs are sums on a GPU, and where a compiler joins them to what is around; there
+    not over bfloat16, since the other last bit of a gradient would round to another number."""
+
+    def __init__(self, body: MLP, outputs: int) -> None:
+        super().__init__(body.out, outputs)
+        self.few, self.joins = outputs <= FEW, body.dtype == torch.float32
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.out_features <= FEW and (x.is_cuda or torch.compiler.is_compiling()):
+        if self.few and (x.is_cuda or (self.joins and torch.compiler.is_compiling())):
             return (x[..., None, :] * self.weight).sum(-1) + self.bias
         return super().forward(x)
 
 
-def head(inputs: int, outputs: int, init: Init, gain: float) -> Last:
+def head(body: MLP, outputs: int, init: Init, gain: float) -> Last:
     """A last layer; orthogonal ones start with a zero bias and the given gain."""
-    layer = Last(inputs, outputs)
+    layer = Last(body, outputs)
     if init == "orthogonal":
         nn.init.orthogonal_(layer.weight, gain)
         nn.init.zeros_(layer.bias)
