@@ -169,7 +169,8 @@ class Acts:
     def __init__(self, space: spaces.Space[Any]) -> None:
         self.space = space
         self.leaves = leaves(space)
-        self._plain = isinstance(space, spaces.Discrete) and space.start == 0  # nothing to convert
+        self.plain = isinstance(space, spaces.Discrete) and space.start == 0  # nothing to convert
+        self.count = int(space.n) if isinstance(space, spaces.Discrete) else 0  # of a Discrete: its actions
 
     def outward(self, columns: Sequence[Array]) -> list[Array]:
         """Columns as the environment's own batch: shifted, clipped, its dtype."""
@@ -177,6 +178,6 @@ class Acts:
 
     def each(self, columns: Sequence[Array]) -> list[Any]:
         """One action per slot."""
-        if self._plain:
+        if self.plain:
             return list(columns[0])
         return actions(self.space, self.outward(columns))

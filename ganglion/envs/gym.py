@@ -14,7 +14,7 @@ from ganglion.core import Action, Composite, EnvSpec, Episode, Json, Promise, St
 from ganglion.envs.actionlog import ActionLog, Place
 from ganglion.envs.arrays import MASK, Array, leaves
 from ganglion.envs.faults import Faults
-from ganglion.envs.sheets import sheets
+from ganglion.envs.sheets import Sheets
 from ganglion.envs.slots import Finished, Make, Slots, check_alike, episode_of, mask_size
 from ganglion.envs.spaces import Actions, from_gym, grow, mask_space, send
 from ganglion.errors import UserError
@@ -124,7 +124,7 @@ class GymEnv:
         masked, inner = walk.masks.shape[1], from_gym(obs)
         tree = len(self._leaves) > 1 or self._leaves[0].path or masked
         self._plain = not tree and self._device.type == "cpu"  # a step is five arrays, and they stay where they are
-        self._sheets = sheets(walk.obs[0].shape, walk.obs[0].dtype) if self._plain else None
+        self._sheets = Sheets(walk.obs[0].shape, walk.obs[0].dtype)
         seen = Composite({"obs": inner, MASK: mask_space(masked)}) if masked else inner
         self.spec = EnvSpec(seen, from_gym(action), len(walk.reward), name)
 
@@ -169,7 +169,7 @@ class GymEnv:
 
     def _step(self, seen: Seen) -> Step:
         """What the slots hold now, or some of them, in tensors of its own."""
-        if self._sheets is not None and seen is self.walk:
+        if self._plain and seen is self.walk:
             return self._sheets.step(seen.obs[0], seen.reward, seen.terminated, seen.truncated, seen.valid)
         tensor = torch.from_numpy
         reward, valid = tensor(seen.reward.astype(np.float32)), tensor(seen.valid.copy())

@@ -15,6 +15,7 @@ import numpy as np
 
 from ganglion.envs.actionlog import ActionLog, Place
 from ganglion.envs.arrays import MASK, Acts, Array, MisfitError, batch, leaves
+from ganglion.envs.repairs import trusting
 from ganglion.envs.seeds import episode_seed
 from ganglion.errors import UserError
 
@@ -92,6 +93,9 @@ class Slots:
         self.cut: set[int] = set()  # running episodes lost in a restart: the next step says they were truncated
         self.log: ActionLog | None = None  # kept by whoever can be asked to replay
         self._acts = Acts(envs[0].action_space)
+        if self._acts.plain:
+            for env in envs:
+                trusting(env)
 
     def reset(self, seed: int) -> None:
         """Starts every slot's episode 0; what goes wrong here is raised."""
@@ -288,6 +292,8 @@ class Slots:
             with suppress(Exception):
                 self.envs[slot].close()
             self.envs[slot] = self.make(at)
+            if self._acts.plain:
+                trusting(self.envs[slot])
             self._steps[slot] = self.envs[slot].step
 
     def _unreal(self) -> list[int]:

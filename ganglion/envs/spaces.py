@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ganglion.core import Action, Box, Composite, Discrete, MultiBinary, MultiDiscrete, Obs, Space, Step
 from ganglion.envs.arrays import MASK, Acts, Array, Leaf, leaves, named, outward
+from ganglion.errors import UserError
 
 DTYPES = {"float32": torch.float32, "uint8": torch.uint8, "int64": torch.int64, "bool": torch.bool}
 
@@ -113,17 +114,24 @@ class Actions(Acts):
 
     def columns(self, action: Action) -> list[Array]:
         """The action's leaves, [B, ...] each, in memory of their own: what a log keeps."""
-        if self._plain:  # numbers one by one: for a few slots cheaper than an array that shares memory, then a copy
-            return [np.array(action.tolist(), np.int64)]
+        if self.plain:
+            return [self.numbers(action)]
         return [_copy(_pick(action, leaf.path)) for leaf in self.leaves]
 
     def ready(self, action: Action) -> Any:
         """A tensor or tree of them as a vector environment takes it, in memory of its own."""
-        if self._plain:
-            return np.array(action.tolist(), np.int64)
+        if self.plain:
+            return self.numbers(action)
         if isinstance(self.space, spaces.Box):
             return outward(self.leaves[0], _host(action))  # clipping makes a copy
         return self.batched(self.columns(action))
+
+    def numbers(self, action: Action) -> Array:
+        """Of a Discrete from 0: one by one, for a few slots cheaper than an array that shares memory, then a copy."""
+        values = action.tolist()
+        if min(values) < 0 or max(values) >= self.count:
+            raise UserError(f"the actions {values} are not all within {self.space}: the algorithm chose wrong ones.")
+        return np.array(values, np.int64)
 
     def batched(self, columns: Sequence[Array]) -> Any:
         """One action for all slots, as a vector environment takes it."""

@@ -20,8 +20,9 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 
 from ganglion.core import Action, Composite, EnvSpec, Episode, Json, Promise, State, Step
 from ganglion.envs.arrays import MASK, Array, flatten, inward, leaves
+from ganglion.envs.repairs import trusting
 from ganglion.envs.seeds import episode_seed
-from ganglion.envs.sheets import sheets
+from ganglion.envs.sheets import Sheets
 from ganglion.envs.spaces import Actions, from_gym, grow, mask_space, send
 from ganglion.envs.tally import Tally
 from ganglion.errors import UserError
@@ -63,8 +64,9 @@ class VectorGymEnv:
         self._quick = plain and self._device.type == "cpu" and self.mode is not AutoresetMode.SAME_STEP
         own = self.mode is AutoresetMode.NEXT_STEP and not self.masked and not self.native
         self._smooth = own and self._quick  # resets, too, are as the contract wants them
-        shape = env.num_envs, *self._leaves[0].shape
-        self._sheets = sheets(shape, self._leaves[0].dtype) if self._smooth else None
+        self._sheets = Sheets((env.num_envs, *self._leaves[0].shape), self._leaves[0].dtype)
+        if self._smooth and self._actions.plain:
+            trusting(env)
         self._begin(0)
 
     def _begin(self, seed: int) -> None:
@@ -105,7 +107,9 @@ class VectorGymEnv:
 
     def recv(self) -> Step:
         """Ends the step that `send` began."""
-        if self._quick and (not self.stirred or (self._smooth and not self.cut.any())):
+        if self._smooth and not (self.stirred and self.cut.any()):
+            return self._recv_smooth()
+        if self._quick and not self.stirred:
             return self._recv_quick()
         before, lost, masks = self.ended, self.cut, self.masks.copy()
         obs, reward, terminated, truncated, info = self.env.recv() if self.native else self.env.step(self._sent)
@@ -133,19 +137,29 @@ class VectorGymEnv:
         else:  # which may write into the same memory again
             reward, terminated, truncated = np.array(reward), np.array(terminated), np.array(truncated)
             row = np.array(obs, self._leaves[0].dtype, order="C")
-        if self.stirred:
-            reward = self._start_over(reward, info)
-        else:
-            self.tally.add_all(reward, self._told(info))
+        self.tally.add_all(reward, self._told(info))
         ended = terminated | truncated
         self.obs, self.ended = [row], ended
-        if self.stirred or True in ended.tolist():  # on a few slots quicker than any()
+        if True in ended.tolist():  # on a few slots quicker than any()
             self._score(terminated, info, None)
-        if self._sheets is not None:
-            return self._sheets.step(row, reward, terminated, truncated, ~ended)
         tensor = torch.from_numpy
         given = tensor(reward.astype(np.float32)), tensor(terminated), tensor(truncated)
         return Step(tensor(row), *given, tensor(~ended))
+
+    def _recv_smooth(self) -> Step:
+        """The same where resets, too, are the environment's: all is written once, into memory of its own."""
+        obs, reward, terminated, truncated, info = self.env.step(self._sent)
+        (row, own, *flags, valid), step = self._sheets.next()
+        if self.stirred:
+            reward = self._start_over(reward, info)
+        row[...], own[...], flags[0][...], flags[1][...] = obs, reward, terminated, truncated
+        if not self.stirred:  # what the environment gave may be written over
+            self.tally.add_all(own if reward.dtype == own.dtype else np.array(reward), self._told(info))
+        self.obs, self.ended = [row], terminated | truncated
+        np.logical_not(self.ended, out=valid)
+        if self.stirred or False in valid.tolist():  # on a few slots quicker than all()
+            self._score(terminated, info, None)
+        return step
 
     def _start_over(self, reward: Array, info: Mapping[str, Any]) -> Array:
         """Adds up a step that began the next episode of slots that had ended; the rewards of the others' actions."""

@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-Fn = Callable[..., Any]
+from ganglion.fast.direct import Direct, Fn
+
 Wrap = Callable[[Fn], Fn]
 log = logging.getLogger(__name__)
 
@@ -62,8 +63,7 @@ class Compiled:
         finally:
             guards.pickle_guards_state = write
         compiled.disable_guard_check()
-        graph: Fn = compiled.fn
-        return graph
+        return Direct(compiled.fn)
 
 
 class Fused(Compiled):

@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.fx import GraphModule
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from ganglion.fast.compile import OPTIONS, Compiled, Fn, can_compile
+from ganglion.fast.compile import OPTIONS, Compiled, can_compile
+from ganglion.fast.direct import Direct, Fn
 
 
 class Traced(Compiled):
@@ -48,7 +49,7 @@ class Traced(Compiled):
             with torch.no_grad():
                 return tree_unflatten(list(graph(*tree_flatten(given)[0], *held)), shape[-1])
 
-        return run
+        return run if leaves[0].is_cuda else Direct(run)
 
     def compiled(self, recorded: GraphModule, given: list[Any]) -> Fn:
         if self.plain:

@@ -19,7 +19,7 @@ from ganglion.config import RunConfig
 from ganglion.core import Draw, LogData, Progress, State
 from ganglion.errors import UserError
 from ganglion.fast import Swap
-from ganglion.fast.compile import Fn
+from ganglion.fast.direct import Fn
 from ganglion.fast.memory import keep_pages
 from ganglion.nn.stack import Stack
 from ganglion.runtime.agent import Agent
