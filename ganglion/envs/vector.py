@@ -92,11 +92,18 @@ class VectorGymEnv:
         return self._step(np.zeros(self.spec.slots), no, no.copy())
 
     def step(self, action: Action) -> Step:
-        self.send(action)
-        return self.recv()
+        self._send(action)
+        return self._recv()
 
     def send(self, action: Action) -> None:
         """Begins a step: a native environment's threads take it while the caller does something else."""
+        self._send(action)
+
+    def recv(self) -> Step:
+        """Ends the step that `send` began."""
+        return self._recv()
+
+    def _send(self, action: Action) -> None:
         if self.stirred:
             self.episode += self.ended & ~self.goes_on
             if self.mode is AutoresetMode.DISABLED and self.ended.any():
@@ -105,8 +112,7 @@ class VectorGymEnv:
         if self.native:
             self.env.send(self._sent)
 
-    def recv(self) -> Step:
-        """Ends the step that `send` began."""
+    def _recv(self) -> Step:
         if self._smooth and not (self.stirred and self.cut.any()):
             return self._recv_smooth()
         if self._quick and not self.stirred:

@@ -51,26 +51,27 @@ class Profile:
         self.steps = self.updates = 0
         explorer, learner = trainer.explorer, trainer.learner
         self.watch(explorer.env, "env", "reset", "step", "send", "recv", "episodes")
-        self.watch(explorer.agent, "act", "sample")
+        self.watch(explorer.agent, "act", "sample", "fast_explore")
         self.watch(explorer.sink, "store", "push")
         self.watch(learner.buffer, "sample", "take", "feedback")
-        setattr(explorer, "step", self.turn(loose(explorer, "step"), self.timers["collect"]))  # noqa: B010
-        setattr(learner, "step", self.turn(loose(learner, "step"), self.timers["learning"]))  # noqa: B010
+        setattr(explorer, "step", self.turn(explorer, "step", self.timers["collect"]))  # noqa: B010
+        setattr(learner, "step", self.turn(learner, "step", self.timers["learning"]))  # noqa: B010
 
     def watch(self, owner: Any, name: str, *methods: str) -> None:
         """Times those of these methods that an object has."""
         for method in filter(partial(hasattr, owner), methods):
-            setattr(owner, method, self.timed(loose(owner, method), self.timers[name]))
+            setattr(owner, method, self.timed(owner, method, self.timers[name]))
 
-    def timed(self, call: Call, timer: Timer) -> Call:
+    def timed(self, owner: Any, method: str, timer: Timer) -> Call:
+        call, whose = loose(owner, method)
         sync = self.sync
 
-        def run(*args: Any, **named: Any) -> Any:
+        def run(*args: Any) -> Any:
             if timer.inside:
-                return call(*args, **named)
+                return call(whose(), *args)
             timer.inside, began = True, perf_counter()
             try:
-                result = call(*args, **named)
+                result = call(whose(), *args)
                 if sync:
                     torch.cuda.synchronize()
             finally:
@@ -81,9 +82,9 @@ class Profile:
 
         return run
 
-    def turn(self, call: Callable[[Progress], LogData], timer: Timer) -> Callable[[Progress], LogData]:
+    def turn(self, owner: Any, method: str, timer: Timer) -> Callable[[Progress], LogData]:
         """The same for a turn of the Trainer, which also says how far it came."""
-        inner = self.timed(call, timer)
+        inner = self.timed(owner, method, timer)
 
         def run(at: Progress) -> LogData:
             log: LogData = inner(at)
@@ -133,17 +134,14 @@ class Profile:
         return f"{steps:,.0f} env steps/s, {updates:,.0f} updates/s: {parts}; {bottleneck(shares)}"
 
 
-def loose(owner: Any, name: str) -> Call:
-    """A method that does not keep its owner alive: an object that holds its own method is freed late, and is large."""
+def loose(owner: Any, name: str) -> tuple[Call, Callable[[], Any]]:
+    """A method, and what says whose it is without keeping that alive: an object that holds its own method is freed
+    late, and is large."""
     method = getattr(owner, name)
-    function, seen = getattr(method, "__func__", None), weakref.ref(owner)
+    function = getattr(method, "__func__", None)
     if function is None or method.__self__ is not owner:
-        return method
-
-    def run(*args: Any, **named: Any) -> Any:
-        return function(seen(), *args, **named)
-
-    return run
+        return type(method).__call__, lambda: method
+    return function, weakref.ref(owner)
 
 
 def parted(seconds: Mapping[str, float]) -> Shares:

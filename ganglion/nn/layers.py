@@ -13,7 +13,7 @@ from ganglion.nn import tiny
 CHUNK = 1_024  # rows of one product
 MANY = 8 * CHUNK  # rows from which on they are learned from in chunks
 FEW = 4  # columns of a product that are better summed one by one where a compiler can join that to what follows
-THIN, LOW = 8, 32  # columns and rows of what acting multiplies: a library's call would cost more than the product
+THIN, LOW = 64, 32  # inputs and rows of what acting multiplies: a library's call would cost more than the product
 Activation = Literal["relu", "tanh", "elu", "silu"]
 Init = Literal["uniform", "orthogonal"]
 # Of products and activations; parameters and what comes out are float32. tf32: float32 whose products a GPU rounds.

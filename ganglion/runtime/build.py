@@ -22,7 +22,7 @@ from ganglion.runtime.trainer import Trainer
 from ganglion.runtime.whole import Phase, Strider
 
 STRIDE = 8  # steps of a world of tensors in one compiled graph on a CPU
-STINT = 16  # steps of other environments that are one event
+STINT = 64  # steps of other environments that are one event
 LEAST = 100_000  # updates of a run that is worth compiling: half a minute of it against a millisecond each
 
 

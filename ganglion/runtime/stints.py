@@ -68,12 +68,12 @@ class Stints(Explorer):
     def rows(self, moments: list[Moment]) -> list[Row]:
         """What the moments come to; where the slots are now is kept."""
         rows, (_, past, *_) = [], moments[0]
-        starts = ~torch.stack([before.valid for before, *_ in moments])
+        starts = (~torch.stack([before.valid for before, *_ in moments])).unsqueeze(1).unbind()
         for i, (before, had, acted, after, lost) in enumerate(moments):
             if lost is not None:  # actions that came to nothing, for their episode was lost
                 before = before._replace(valid=before.valid & ~lost)
             rows.append(self.processor(before, Past(had.memory, past.start), acted, after))
-            past = Past(acted.memory, starts[i : i + 1])
+            past = Past(acted.memory, starts[i])
         self.now: tuple[Step, Past] | None = after, past
         return rows
 

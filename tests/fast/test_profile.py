@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 import weakref
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -140,7 +141,7 @@ def test_nothing_is_kept_alive() -> None:
 
 def test_time_is_counted_when_a_part_raises() -> None:
     profile = Profile(trainer_of(DQN))
-    timed = profile.timed(lambda: 1 / 0, profile.timers["env"])
+    timed = profile.timed(SimpleNamespace(step=lambda: 1 / 0), "step", profile.timers["env"])
     with pytest.raises(ZeroDivisionError):
         timed()
     assert profile.timers["env"].seconds > 0 and not profile.timers["env"].inside
@@ -159,9 +160,12 @@ def test_watching_changes_nothing() -> None:
 
 def test_watching_costs_less_than_a_hundredth() -> None:
     """What five timed calls add to a step, against the fastest step there is."""
-    profile = Profile(trainer_of(DQN))
-    plain = lambda: None  # noqa: E731
-    timed = profile.timed(plain, profile.timers["act"])
+
+    class Idle:
+        def step(self) -> None: ...
+
+    profile, idle = Profile(trainer_of(DQN)), Idle()
+    plain, timed = idle.step, profile.timed(idle, "step", profile.timers["act"])
 
     def cost(call: Any) -> float:
         best = 1.0

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from ganglion import load_config, ops
-from ganglion.runtime.build import build
+from ganglion.fast.profile import Profile
+from ganglion.runtime.build import STINT, build
 from ganglion.runtime.stints import Stints
 from ganglion.runtime.trainer import Trainer
 
@@ -24,7 +25,7 @@ REPLAY = ["algo=dqn", *WORDS[1:2], "algo.net.hidden=[8]", "algo.epsilon=0.2", "a
 def trainer_of(*words: str, stint: int = 16, given: list[str] = WORDS) -> Trainer:
     """Compiled in name alone: what is looked at here is how steps are taken."""
     trainer = build(load_config(None, [*given, *words, "run.fast=compile", "run.device=cpu"]))
-    assert isinstance(trainer.explorer, Stints) and trainer.explorer.most == 16
+    assert isinstance(trainer.explorer, Stints) and trainer.explorer.most == STINT
     trainer.explorer.most = stint
     agent = trainer.learner.agent
     agent.fast_explore, agent.fast_learn, agent.fast_prepare = agent.explore, agent.update, agent.algo.prepare
@@ -113,3 +114,11 @@ def test_a_lost_step_is_not_learned_from() -> None:
         assert stints.at.env_steps == single.at.env_steps
     finally:
         del gymnasium.registry["Frail-v0"]
+
+
+def test_their_time_is_told_apart() -> None:
+    trainer = trainer_of()
+    profile = Profile(trainer)
+    advance(trainer, 4)
+    assert profile.timers["act"].calls == 48
+    assert 0 < profile.shares().act < 1
