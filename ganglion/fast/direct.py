@@ -17,7 +17,6 @@ from torch import Tensor
 
 Fn = Callable[..., Any]
 Path = tuple[Any, ...]  # the keys that lead from the arguments to one of their tensors
-Build = Callable[[Any, Any], Any]  # what was computed, and the arguments -> what is returned
 PLAIN = (int, float, bool, str, type(None))
 TRIES = 8  # calls that are watched, at most
 
@@ -33,7 +32,7 @@ class Direct:
 
     def __call__(self, *args: Any) -> Any:
         if self.straight is not None:
-            return self.straight(args)
+            return self.straight(*args)
         if self.tries == TRIES:
             return self.whole(*args)
         self.tries += 1
@@ -92,7 +91,7 @@ def planned(calls: list[Call], args: Any, gave: Any) -> Plan | None:
     found = list(leaves(args))
     counts = Counter(id(leaf) for _, leaf in found)
     tensors = {id(leaf): path for path, leaf in found if isinstance(leaf, Tensor)}
-    if len(calls) != 1 or any(not isinstance(leaf, (Tensor, *PLAIN)) for _, leaf in found):
+    if len(calls) != 1 or any(not isinstance(part, (Tensor, *PLAIN)) for path, leaf in found for part in (*path, leaf)):
         return None
     graph, given, made = calls[0]
     used: set[int] = set()
@@ -128,45 +127,51 @@ def formed(tree: Any, args: Mapping[int, Path], made: Mapping[Any, int], used: s
     if isinstance(tree, Mapping | tuple):
         keys, parts = (tuple(tree), tuple(tree.values())) if isinstance(tree, Mapping) else ((), tree)
         forms = tuple(formed(part, args, made, used) for part in parts)
-        return None if None in forms else (type(tree), keys, forms)
+        known = None not in forms and all(isinstance(key, PLAIN) for key in keys)
+        return (type(tree), keys, forms) if known else None
     return ("plain", tree) if isinstance(tree, PLAIN) else None
 
 
-def builder(form: Any) -> Build:
-    """What puts such a form together."""
-    match form:
-        case "made", index:
-            return lambda made, args: made[index]
-        case "arg", path:
-            return lambda made, args: pick(args, path)
-        case "plain", value:
-            return lambda made, args: value
-    kind, keys, forms = form
-    parts = [builder(part) for part in forms]
-    if issubclass(kind, Mapping):
-        return lambda made, args: {key: part(made, args) for key, part in zip(keys, parts, strict=True)}
-    if hasattr(kind, "_make"):
-        return lambda made, args: kind(*[part(made, args) for part in parts])
-    return lambda made, args: tuple([part(made, args) for part in parts])
-
-
-def pick(args: Any, path: Path) -> Any:
-    for key in path:
-        args = args[key]
-    return args
-
-
 def straight(plan: Plan) -> Fn:
-    """The graph as a function of all arguments in one tuple."""
-    entry, constant, picks, build = plan.graph.current_callable, plan.given, plan.picks, builder(plan.form)
+    """The graph as a function of the arguments, written out: loops over them would cost as much as is saved."""
+    values: dict[str, Any] = {}  # what is not written but named
+    given = [named(x, values) for x in plan.given]
+    for place, path in plan.picks:
+        given[place] = picked(path)
+    collect: Fn = eval(f"lambda args: [{', '.join(given)}]", values)  # noqa: S307
+    build: Fn = eval(f"lambda made, args: {written(plan.form, values)}", values)  # noqa: S307
+    entry, gradients = plan.graph.current_callable, torch.is_grad_enabled
 
-    def run(args: tuple[Any, ...]) -> Any:
-        given = constant.copy()
-        for place, path in picks:
-            given[place] = pick(args, path)
-        if not torch.is_grad_enabled():
-            return build(entry(given), args)
-        with torch.no_grad():  # gradients are inside
-            return build(entry(given), args)
+    def run(*args: Any) -> Any:
+        if not gradients():
+            return build(entry(collect(args)), args)
+        with torch.no_grad():  # they are inside
+            return build(entry(collect(args)), args)
 
     return run
+
+
+def written(form: Any, values: dict[str, Any]) -> str:
+    """The expression of such a form, over what was `made` and the `args`."""
+    match form:
+        case "made", index:
+            return f"made[{index}]"
+        case "arg", path:
+            return picked(path)
+        case "plain", value:
+            return named(value, values)
+    kind, keys, forms = form
+    parts = [written(part, values) for part in forms]
+    if issubclass(kind, Mapping):
+        return "{" + ", ".join(f"{key!r}: {part}" for key, part in zip(keys, parts, strict=True)) + "}"
+    return f"{named(kind, values) if hasattr(kind, '_make') else ''}({''.join(f'{part}, ' for part in parts)})"
+
+
+def picked(path: Path) -> str:
+    return "args" + "".join(f"[{key!r}]" for key in path)
+
+
+def named(value: Any, values: dict[str, Any]) -> str:
+    name = f"v{len(values)}"
+    values[name] = value
+    return name

@@ -57,7 +57,7 @@ class Stints(Explorer):
         before, past = self.begin()
         moments: list[Moment] = []
         for _ in range(count):
-            acted = Acted(*act(before.obs, past, knobs, noise.next()))
+            acted = act(before.obs, past, knobs, noise.next())
             after = env.step(acted.action)
             moments.append((before, past, acted, after, self.faults.lost))
             if past.memory:  # else nobody reads where episodes start until rows are made
