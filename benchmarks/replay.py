@@ -8,8 +8,9 @@
     python benchmarks/replay.py --write              writes docs/results/replay.txt
 
 Each side is a process of its own (benchmarks/replay_sides.py, which says what a batch holds and how it is filled); they
-take turns A B B A (benchmarks/versus.py). Every side has one thread, as a run has by default. `limit` is numpy's
-gather of the same rows, and nothing else, into memory that is used again; it is measured in the same way.
+take turns A B B A (benchmarks/versus.py). Every side has one thread, as a run has by default, and two for Atari.
+`limit` is numpy's gather of the same rows, and nothing else, into memory that is used again; it is measured in the same
+way.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def python(folder: Path, side: str) -> str:
 
 def start(folder: Path, side: str, task: str) -> versus.Worker:
     command = [python(folder, side), str(HERE / "replay_sides.py"), side, task]
-    return versus.Worker(side, command, {"OMP_NUM_THREADS": "1"})
+    return versus.Worker(side, command, {"OMP_NUM_THREADS": "2" if task == "atari" else "1"})
 
 
 def measured(task: str, folder: Path, pairs: int) -> Iterator[list[str]]:

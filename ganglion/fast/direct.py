@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import reduce
+from operator import getitem
 from typing import Any, NamedTuple
 
 import torch
@@ -18,6 +20,7 @@ from torch import Tensor
 Fn = Callable[..., Any]
 Path = tuple[Any, ...]  # the keys that lead from the arguments to one of their tensors
 PLAIN = (int, float, bool, str, type(None))
+Build = Callable[[Any, Any], Any]  # what was computed, and the arguments -> what is returned
 TRIES = 8  # calls that are watched, at most
 
 
@@ -133,45 +136,63 @@ def formed(tree: Any, args: Mapping[int, Path], made: Mapping[Any, int], used: s
 
 
 def straight(plan: Plan) -> Fn:
-    """The graph as a function of the arguments, written out: loops over them would cost as much as is saved."""
-    values: dict[str, Any] = {}  # what is not written but named
-    given = [named(x, values) for x in plan.given]
-    for place, path in plan.picks:
-        given[place] = picked(path)
-    collect: Fn = eval(f"lambda args: [{', '.join(given)}]", values)  # noqa: S307
-    build: Fn = eval(f"lambda made, args: {written(plan.form, values)}", values)  # noqa: S307
-    entry, gradients = plan.graph.current_callable, torch.is_grad_enabled
+    """The graph as a function of the arguments. Its loops are short and without calls: each microsecond here is one of
+    every step."""
+    entry, build, constant = plan.graph.current_callable, builder(plan.form), plan.given
+    near = [(place, *path) for place, path in plan.picks if len(path) == 1]
+    inner = [(place, *path) for place, path in plan.picks if len(path) == 2]
+    deep = [(place, path) for place, path in plan.picks if len(path) > 2]
 
     def run(*args: Any) -> Any:
-        if not gradients():
-            return build(entry(collect(args)), args)
-        with torch.no_grad():  # they are inside
-            return build(entry(collect(args)), args)
+        given = constant.copy()
+        for place, key in near:
+            given[place] = args[key]
+        for place, key, part in inner:
+            given[place] = args[key][part]
+        for place, path in deep:
+            given[place] = reduce(getitem, path, args)
+        if not torch.is_grad_enabled():
+            return build(entry(given), args)
+        with torch.no_grad():  # gradients are inside
+            return build(entry(given), args)
 
     return run
 
 
-def written(form: Any, values: dict[str, Any]) -> str:
-    """The expression of such a form, over what was `made` and the `args`."""
+def builder(form: Any) -> Build:
+    """What puts such a form together."""
     match form:
         case "made", index:
-            return f"made[{index}]"
+            return lambda made, args: made[index]
         case "arg", path:
-            return picked(path)
+            return lambda made, args: reduce(getitem, path, args)
         case "plain", value:
-            return named(value, values)
+            return lambda made, args: value
     kind, keys, forms = form
-    parts = [written(part, values) for part in forms]
+    if forms and issubclass(kind, Mapping) and all(part[0] == "made" for part in forms):
+        pairs = [(key, part[1]) for key, part in zip(keys, forms, strict=True)]
+        return lambda made, args: {key: made[index] for key, index in pairs}
+    parts = [builder(part) for part in forms]
     if issubclass(kind, Mapping):
-        return "{" + ", ".join(f"{key!r}: {part}" for key, part in zip(keys, parts, strict=True)) + "}"
-    return f"{named(kind, values) if hasattr(kind, '_make') else ''}({''.join(f'{part}, ' for part in parts)})"
+        return lambda made, args: {key: part(made, args) for key, part in zip(keys, parts, strict=True)}
+    if not parts:
+        return lambda made, args: ()
+    return collected(forms, parts, kind if hasattr(kind, "_make") else lambda *values: values)
 
 
-def picked(path: Path) -> str:
-    return "args" + "".join(f"[{key!r}]" for key in path)
+def collected(forms: Any, parts: list[Build], kind: Fn) -> Build:
+    """Several parts as one tuple; those that cost no call are filled in without one."""
+    known = {"plain", "made"}
+    fixed = [form[1] if form[0] == "plain" else () for form in forms]  # an empty tuple as well
+    here = [(place, form[1]) for place, form in enumerate(forms) if form[0] == "made"]
+    others = [(i, parts[i]) for i, form in enumerate(forms) if form[0] not in known and form != (tuple, (), ())]
 
+    def build(made: Any, args: Any) -> Any:
+        values = fixed.copy()
+        for place, index in here:
+            values[place] = made[index]
+        for place, part in others:
+            values[place] = part(made, args)
+        return kind(*values)
 
-def named(value: Any, values: dict[str, Any]) -> str:
-    name = f"v{len(values)}"
-    values[name] = value
-    return name
+    return build
