@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from ganglion.core import Box, Composite, Discrete, MultiBinary, MultiDiscrete, Obs, Space
+from ganglion.nn.convolving import convolved
 from ganglion.nn.layers import PRECISIONS, Init, Precision
 
-MANY = 64  # images that a processor convolves faster with the channels of a pixel side by side
 IMAGE = 36  # pixels a side that Mnih et al.'s convolutions need; what is smaller is a grid
 
 
@@ -92,20 +92,6 @@ def view(space: Box, init: Init, precision: Precision = "float32") -> Pixels | C
     return made
 
 
-def laid(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """Images [N, C, H, W] of a type; many on a CPU with channels last, which its convolutions are faster with."""
-    if x.device.type != "cpu" or x.shape[0] < MANY:
-        return x.to(dtype)
-    return x.movedim(1, -1).to(dtype, memory_format=torch.contiguous_format).movedim(-1, 1)  # which vmap knows, too
-
-
-def convolved(conv: nn.Conv2d, x: Tensor) -> Tensor:
-    """A convolution and a rectifier, in the precision of what comes in."""
-    assert conv.bias is not None
-    stride = conv.stride[0]  # the same both ways
-    return torch.relu(nn.functional.conv2d(x, conv.weight.to(x.dtype), conv.bias.to(x.dtype), stride))
-
-
 class Pixels(nn.Module):
     """The convolutions of Mnih et al. (2015): an image [T, B, C, H, W] or [T, B, H, W, C] -> [T, B, out]."""
 
@@ -128,9 +114,8 @@ class Pixels(nn.Module):
     def forward(self, image: Tensor) -> Tensor:
         x = image.flatten(0, 1)
         x = x.movedim(-1, 1) if self.turned else x
-        x = laid(x, self.dtype) / 255 if x.dtype == torch.uint8 else laid(x, self.dtype)
         for layer in self.convs:
-            x = convolved(layer, x) if isinstance(layer, nn.Conv2d) else x  # the rectifiers are part of it
+            x = convolved(layer, x, self.dtype) if isinstance(layer, nn.Conv2d) else x  # the rectifiers are part of it
         return x.flatten(1).unflatten(0, image.shape[:2]).float()
 
 
@@ -152,5 +137,4 @@ class Cells(nn.Module):
     def forward(self, grid: Tensor) -> Tensor:
         x = grid.flatten(0, 1)
         x = x.movedim(-1, 1) if self.turned else x
-        x = laid(x, self.dtype) / self.most if self.most != 1.0 else laid(x, self.dtype)
-        return convolved(self.conv, x).flatten(1).unflatten(0, grid.shape[:2]).float()
+        return convolved(self.conv, x, self.dtype, self.most).flatten(1).unflatten(0, grid.shape[:2]).float()

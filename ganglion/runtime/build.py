@@ -12,6 +12,7 @@ from ganglion.core import Env, EnvSpec, Processor, Sink
 from ganglion.envs.world import TorchEnv
 from ganglion.errors import UserError
 from ganglion.fast import Fused, Swap, Wrap, can_compile, wrapper
+from ganglion.fast.memory import keep_pages
 from ganglion.runtime.agent import Agent
 from ganglion.runtime.evaluator import Evaluator
 from ganglion.runtime.explorer import Explorer
@@ -40,6 +41,7 @@ def pick_device(name: str) -> torch.device:
 def build_agent(cfg: RunConfig, spec: EnvSpec) -> Agent:
     """The agent, its parameters drawn from a stream of their own."""
     device = pick_device(cfg.run.device)
+    keep_pages()  # updates make their tensors anew each time
     torch.backends.cudnn.deterministic = True  # else convolutions differ from run to run on a GPU
     torch.backends.cuda.matmul.allow_tf32 = getattr(getattr(cfg.algo, "net", None), "precision", "") == "tf32"
     with torch.random.fork_rng(), torch.device(device):

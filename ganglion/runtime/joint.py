@@ -20,7 +20,6 @@ from ganglion.core import Draw, LogData, Progress, State
 from ganglion.errors import UserError
 from ganglion.fast import Swap
 from ganglion.fast.direct import Fn
-from ganglion.fast.memory import keep_pages
 from ganglion.nn.stack import Stack
 from ganglion.runtime.agent import Agent
 from ganglion.runtime.build import build_agent, build_env
@@ -38,7 +37,6 @@ class Joint:
         self.device = template.device
         for agent in self.agents:
             agent.swap = Lent(agent.swap)
-        keep_pages()  # what many models need at once is large enough to be handed back each time
         self.stack = Stack([agent.algo for agent in self.agents], self.template.algo)
         vary(self.stack, self.template, configs)
         self.mode = mode(configs[0], self.device)
