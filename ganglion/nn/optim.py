@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import inf
+from math import inf, log
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,12 @@ def norms(grads: list[Tensor]) -> list[Tensor]:
     if torch.compiler.is_compiling():
         return [torch.linalg.vector_norm(grad) for grad in grads]
     return list(torch._foreach_norm(grads))
+
+
+def power(base: float, count: Tensor) -> Tensor:
+    """base ** count. A compiler knows of an exponential, not of a power, that it is better computed once than again for
+    each few elements that are scaled with it: in Adam that took as long as all the rest."""
+    return (count * log(base)).exp() if torch.compiler.is_compiling() else base**count
 
 
 class Adam:
@@ -55,9 +61,9 @@ class Adam:
                 mean.mul_(mean.abs() > TINY)
         torch._foreach_mul_(self.square, beta2)
         torch._foreach_addcmul_(self.square, grads, grads, 1 - beta2)
-        size = lr / (1 - beta1**self.count)
+        size = lr / (1 - power(beta1, self.count))
         scale = torch._foreach_sqrt(self.square)
-        torch._foreach_div_(scale, (1 - beta2**self.count).sqrt())
+        torch._foreach_div_(scale, (1 - power(beta2, self.count)).sqrt())
         torch._foreach_add_(scale, self.eps)
         change = torch._foreach_div(self.mean, scale)
         torch._foreach_mul_(change, size)

@@ -9,7 +9,8 @@ from torch import Tensor
 import ganglion
 from ganglion.core import Box, Past
 from ganglion.nn import MLP, Encoder, MLPConfig
-from ganglion.nn.inputs import MANY, Cells, Pixels, laid
+from ganglion.nn.convolving import MANY, laid
+from ganglion.nn.inputs import Cells, Pixels
 from ganglion.runtime.build import build
 
 ATARI = Box((4, 84, 84), torch.uint8, (0.0,), (255.0,))
