@@ -4,6 +4,8 @@
     python benchmarks/learning.py cartpole/dqn --seeds 3    one preset, three seeds
     python benchmarks/learning.py cartpole/dqn --first 0    seeds from 0 on, those that presets are tuned with
     python benchmarks/learning.py --table                   no training: the table from the scores that are there
+    python benchmarks/learning.py --set run.fast=compile --out docs/results/compiled
+                                                            the presets with other settings, their results elsewhere
 
 A run is scored twice on 100 episodes whose seeds no training, tuning or model selection used: the model that was best
 in the evaluations during training, and the model at the end of the budget. Presets are tuned with training seeds below
@@ -89,13 +91,14 @@ def ganglion(*arguments: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True, env={**os.environ, **threads}).stdout
 
 
-def train(preset: str, seed: int, runs: Path, device: str) -> dict[str, Any]:
+def train(preset: str, seed: int, runs: Path, device: str, more: list[str]) -> dict[str, Any]:
     """Trains one seed and scores it; the folder is kept, its replay is not."""
     made = settings(preset)
     folder = runs / f"{preset.replace('/', '-')}-{made}-{seed}"
     shutil.rmtree(folder, ignore_errors=True)
     began = time.monotonic()
-    ganglion("train", preset, f"run.seed={seed}", f"run.dir={folder}", f"run.device={device}", "log.writers=[jsonl]")
+    given = [f"run.seed={seed}", f"run.dir={folder}", f"run.device={device}", "log.writers=[jsonl]", *more]
+    ganglion("train", preset, *given)
     seconds = time.monotonic() - began
     scores = {which: score(folder, which) for which in ("best", "last")}
     shutil.rmtree(folder / "checkpoints" / "chunks", ignore_errors=True)
@@ -194,7 +197,7 @@ presets as they are.
 Made by `{command}` on {machine}; one seed of it by hand:
 
 ```bash
-ganglion train cartpole/dqn run.seed={first} run.dir=runs/cartpole-dqn
+ganglion train cartpole/dqn run.seed={first} run.dir=runs/cartpole-dqn{more}
 ganglion eval runs/cartpole-dqn --episodes {episodes} --seed {test} --best
 ganglion eval runs/cartpole-dqn --episodes {episodes} --seed {test} --last
 ```
@@ -202,12 +205,13 @@ ganglion eval runs/cartpole-dqn --episodes {episodes} --seed {test} --last
 """
 
 
-def table(results: Results) -> str:
-    """Everything that was measured with the presets as they are now."""
+def table(results: Results, given: list[str]) -> str:
+    """Everything that was measured with the presets as they are now, and settings that were given beside them."""
     about = results.folder / "machine.txt"  # written by hand
     machine = about.read_text().strip() if about.exists() else "a machine that nobody described"
-    command = "python benchmarks/learning.py"
-    head = HEAD.format(episodes=EPISODES, first=FIRST, test=TEST, command=command, machine=machine)
+    more = "".join(f" {word}" for word in given)
+    command = f"python benchmarks/learning.py{' --set' if more else ''}{more}"
+    head = HEAD.format(episodes=EPISODES, first=FIRST, test=TEST, command=command, machine=machine, more=more)
     titles = ["preset", "env steps", "aim", "reached", "best", "last", "training", "minutes"]
     there = [preset for preset in AIMS if results.of(preset)]
     rows = [row(preset, AIMS[preset], results) for preset in there]
@@ -284,12 +288,12 @@ def sweep(args: argparse.Namespace, results: Results) -> int:
 
     def one(pair: tuple[str, int]) -> bool:
         try:
-            run = train(*pair, args.runs, args.device)
+            run = train(*pair, args.runs, args.device, args.set)
         except subprocess.CalledProcessError as error:
             print(f"{pair[0]} seed {pair[1]} failed: {error.stderr.strip()[-500:]}", flush=True)
             return False
         results.add(run)
-        (results.folder / "learning.md").write_text(table(results))
+        (results.folder / "learning.md").write_text(table(results, args.set))
         best, last = run["best"]["mean"], run["last"]["mean"]
         print(f"{pair[0]} seed {pair[1]}: best {best:.1f}, last {last:.1f}, {run['seconds']:.0f} s", flush=True)
         return True
@@ -306,13 +310,14 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=FIRST, metavar="SEED", help=f"the first seed ({FIRST})")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="runs side by side (1)")
     parser.add_argument("--device", default="cpu", metavar="NAME", help="where to train (cpu)")
+    parser.add_argument("--set", nargs="*", default=[], metavar="PATH=VALUE", help="settings beside the preset's")
     parser.add_argument("--runs", type=Path, default=Path("runs/learning"), metavar="DIR", help="where runs are kept")
     parser.add_argument("--out", type=Path, default=RESULTS, metavar="DIR", help="where results go (docs/results)")
     parser.add_argument("--table", action="store_true", help="only write the table again")
     args = parser.parse_args()
     results = Results(args.out)
     failed = 0 if args.table else sweep(args, results)
-    (args.out / "learning.md").write_text(table(results))
+    (args.out / "learning.md").write_text(table(results, args.set))
     return 1 if failed else 0
 
 

@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 OPTIONS: dict[str, Any] = {
     "cpp_wrapper": True,  # halves what a call of a small graph costs; it asserts the shapes it was compiled for
     # Sums over few numbers are written out, which is not vectorised: right for four logits, not for the logarithms and
-    # exponentials of an action of six parts, where it took a twentieth of a SAC update.
+    # exponentials of an action of six parts, where it took a fiftieth of a SAC update.
     "unroll_reductions_threshold": 5,
     "cpp.use_decompose_tanh": True,  # by exp, which is vectorised: a sixth of tanh's time, 1e-7 beside it
 }
