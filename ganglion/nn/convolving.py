@@ -17,7 +17,7 @@ def convolved(conv: nn.Conv2d, x: Tensor, dtype: torch.dtype, most: float = 255.
     weight, bias, stride = conv.weight.to(dtype), conv.bias.to(dtype), conv.stride[0]  # the same both ways
     scaled = x.dtype == torch.uint8 and most != 1.0
     if in_tiles(conv, x, dtype):
-        order = PLANES if x.stride(-1) == 1 else PIXELS  # what lies together stays together
+        order = PLANES if x.dtype == torch.uint8 else PIXELS  # what lies together, mostly, stays together
         x, weight, stride = tiles(x, stride, order).to(dtype), tiles(weight, stride, order), 1
     else:
         x = laid(x, dtype)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import inf, log
+from math import inf
 
 import torch
 from torch import Tensor, nn
@@ -26,9 +26,10 @@ def norms(grads: list[Tensor]) -> list[Tensor]:
 
 
 def power(base: float, count: Tensor) -> Tensor:
-    """base ** count. A compiler knows of an exponential, not of a power, that it is better computed once than again for
-    each few elements that are scaled with it: in Adam that took as long as all the rest."""
-    return (count * log(base)).exp() if torch.compiler.is_compiling() else base**count
+    """base ** count. A compiler would compute it again for each few elements that are scaled with it, which took as long
+    as all the rest of Adam; of an exponential it knows that once is better. This one is 1, and changes no bit."""
+    value: Tensor = base**count
+    return value * (count * 0).exp() if torch.compiler.is_compiling() else value
 
 
 class Adam:
