@@ -26,8 +26,8 @@ def norms(grads: list[Tensor]) -> list[Tensor]:
 
 
 def power(base: float, count: Tensor) -> Tensor:
-    """base ** count. A compiler would compute it again for each few elements that are scaled with it, which took as long
-    as all the rest of Adam; of an exponential it knows that once is better. This one is 1, and changes no bit."""
+    """base ** count. A compiler would compute it again for each few elements that are scaled with it, which took as
+    long as all the rest of Adam; of an exponential it knows that once is better. This one is 1, and changes no bit."""
     value: Tensor = base**count
     return value * (count * 0).exp() if torch.compiler.is_compiling() else value
 
