@@ -1,7 +1,18 @@
-"""`python -m ganglion`."""
+"""`ganglion` and `python -m ganglion`."""
 
+import gc
 import sys
 
 from ganglion.cli import main
 
-sys.exit(main())
+
+def run() -> int:
+    """One command, then the end of the process: half a second sooner where Python does not look for garbage among all
+    of torch before it ends."""
+    code = main()
+    gc.freeze()
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(run())

@@ -142,8 +142,9 @@ class PPO(Algorithm[Rollout, Minibatch]):
         entropy = ops.masked_mean(p.dist.entropy(), m.valid)
         loss = policy + self.cfg.value_weight * critic - knobs["entropy_weight"] * entropy
         norm = self.optim.step(loss, lr=knobs["lr"])
-        kl = ops.masked_mean(ops.kl_k3(log_ratio), m.valid)
-        clipped = ops.masked_mean((log_ratio.exp() - 1).abs() > knobs["clip"], m.valid)
+        moved = log_ratio.detach()
+        kl = ops.masked_mean(ops.kl_k3(moved), m.valid)
+        clipped = ops.masked_mean((moved.exp() - 1).abs() > knobs["clip"], m.valid)
         metrics = {
             "policy": policy,
             "value": critic,

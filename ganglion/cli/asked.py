@@ -8,6 +8,7 @@ from os.path import isfile  # unlike Path.is_file, never raises
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ganglion.cli.loading import load_torch
 from ganglion.errors import UserError
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def run_argument(parser: argparse.ArgumentParser) -> None:
 
 def asked_cases(args: argparse.Namespace) -> list[RunConfig]:
     """The configs that the arguments describe: one, or several of a sweep."""
-    from ganglion.config import cases
+    from ganglion import registry
 
     source, overrides = split(args.words)
     named = [f"algo={args.algo}"] if args.algo else []
@@ -50,6 +51,10 @@ def asked_cases(args: argparse.Namespace) -> list[RunConfig]:
     placed += [f"fleet.learners={args.learners}"] if args.learners else []
     if source is None and not named and not overrides:
         raise UserError("nothing to train. Try: ganglion train cartpole/dqn, or ganglion list zoo")
+    if source is None or source in registry.presets() or isfile(source):  # else it is refused, at once
+        load_torch()
+    from ganglion.config import cases
+
     found = cases(source, [*named, *placed, *overrides], args.imports)
     return found if args.seeds is None else seeded(found, args.seeds)
 

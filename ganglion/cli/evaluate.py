@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 
 from ganglion.cli.asked import existing, import_argument, run_argument
+from ganglion.cli.loading import load_torch
 from ganglion.cli.text import say, table
 from ganglion.errors import UserError
 
@@ -33,6 +34,7 @@ def run(args: argparse.Namespace) -> int:
         raise UserError(f"--episodes should be between 1 and 1000000, got {args.episodes}.")
     if not 0 <= args.seed < 2**31:
         raise UserError(f"--seed should be between 0 and {2**31 - 1}, got {args.seed}.")
+    load_torch()
     from ganglion.config.files import import_module
     from ganglion.runtime.run import evaluate
 

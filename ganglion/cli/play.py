@@ -15,6 +15,7 @@ from typing import Any
 
 from ganglion.cli.asked import existing, import_argument, run_argument
 from ganglion.cli.evaluate import which_arguments
+from ganglion.cli.loading import load_torch
 from ganglion.cli.text import say
 from ganglion.errors import UserError
 
@@ -45,6 +46,7 @@ def run(args: argparse.Namespace) -> int:
     os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
     if not args.window:
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # files need no screen
+    load_torch()
     from ganglion.config.files import import_module
     from ganglion.runtime.run import frames
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ganglion.cli.asked import existing, import_argument, run_argument
+from ganglion.cli.loading import load_torch
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,6 +46,7 @@ def run(args: argparse.Namespace) -> int:
     logging.basicConfig(format="ganglion: %(message)s")
     if isinstance(folder, Path):
         begin_early(folder / "config.yaml", args.words)
+    load_torch()
     from ganglion.cli.drive import drive
     from ganglion.config.files import import_module
     from ganglion.runtime.run import Run

@@ -192,6 +192,23 @@ def test_as_a_module() -> None:
     assert result.stderr.startswith("ganglion: unknown command 'trian'")
 
 
+def test_no_garbage_is_looked_for_among_all_of_torch() -> None:
+    """Neither while it is imported nor at the end of the process: together half a second."""
+    code = (
+        "import gc, sys\n"
+        "from ganglion.cli.loading import load_torch\n"
+        "looked = sum(part['collections'] for part in gc.get_stats())\n"
+        "load_torch()\n"
+        "more = sum(part['collections'] for part in gc.get_stats()) - looked\n"
+        "from ganglion.__main__ import run\n"
+        "sys.argv = ['ganglion', '--version']\n"
+        "code = run()\n"
+        "print('torch' in sys.modules, more, gc.isenabled(), code, len(gc.get_objects()) < 100)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert result.stdout.splitlines()[-1] == "True 0 True 0 True", result.stderr
+
+
 def test_a_reader_that_leaves_is_no_error() -> None:
     command = f"{sys.executable} -m ganglion list -v | head -n 1; exit ${{PIPESTATUS[0]}}"
     result = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, timeout=60)
