@@ -42,7 +42,7 @@ class Linears(nn.Module):
                     nn.init.orthogonal_(member, gain)
 
     def forward(self, x: Tensor) -> Tensor:
-        weight, bias, rows = self.weight.to(x.dtype), self.bias.to(x.dtype), x.shape[1]
+        weight, bias, rows = typed(self.weight, x.dtype), typed(self.bias, x.dtype), x.shape[1]
         if rows < MANY or rows % CHUNK:
             return product(x, weight, bias)
         # the weights' gradient is a product along all rows: as one it would keep a GPU's few units busy for long
@@ -77,7 +77,7 @@ class MLP(nn.Module):
         y = lowered(x, self.dtype).reshape(1, -1, x.shape[-1]).expand(self.count, -1, -1)
         for layer in self.layers:
             y = self.activation(layer(y))
-        return y.unflatten(1, rows).to(x.dtype)
+        return typed(y.unflatten(1, rows), x.dtype)
 
     def member(self, x: Tensor, index: int) -> Tensor:
         """One of the perceptrons alone: [T, B, inputs] -> [T, B, out]."""
@@ -101,6 +101,11 @@ def product(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 def lowered(x: Tensor, dtype: torch.dtype) -> Tensor:
     """In a lower precision, where one is asked for."""
     return x if dtype == torch.float32 else x.to(dtype)
+
+
+def typed(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """`x.to(dtype)`; asking first costs less than a conversion that changes nothing."""
+    return x if x.dtype == dtype else x.to(dtype)
 
 
 class Last(nn.Linear):

@@ -269,9 +269,12 @@ class Greedy(NamedTuple):
 
     def epsilon(self, eps: float | Tensor, noise: Noise) -> Tensor:
         """With probability eps, by each slot's own coin, a legal action chosen evenly; else the best."""
-        legal = torch.ones_like(self.q, dtype=torch.bool) if self.mask is None else self.mask.bool()
-        other = uniform_legal(legal, noise.uniform[..., 1])
-        return torch.where(noise.uniform[..., 0] < eps, other, self.mode())
+        coin, which = noise.uniform.select(-1, 0), noise.uniform.select(-1, 1)
+        if self.mask is None:  # the same in a quarter of the operations
+            other = (which * self.q.shape[-1]).long().clamp(max=self.q.shape[-1] - 1)
+        else:
+            other = uniform_legal(self.mask.bool(), which)
+        return torch.where(coin < eps, other, self.mode())
 
     def boltzmann(self, temperature: float | Tensor) -> Categorical:
         """Probabilities softmax(q / temperature)."""
