@@ -54,8 +54,11 @@ neighbouring turns differently, and a bootstrap over six pairs cannot know. The 
 which should give 1. At a load of 9, CleanRL's DQN against itself gave, in four tries, 0.89 [0.85, 0.94], 1.33 [0.82,
 2.03], 0.89 [0.52, 1.49] and 1.47 [1.25, 1.71] by the wall clock and 0.95, 1.10, 0.98 and 1.05 by processor time. So
 by processor time a ratio within a tenth of 1 says nothing here, and by the wall clock one within a half; where the two
-columns disagree, the reason was not found. The rows `itself` are such controls of Ganglion. Rows of `compile`
-were made with nothing else running: a load above 2 there is what was left of work that had ended; `itself` is older.
+columns disagree, the reason was not found. The rows `itself` are such controls of Ganglion. Rows with a load below 2
+were made with nothing else running on this machine; others on the same hardware could be felt that day, and where it
+mattered more pairs were made. On a quieter day before, six pairs of `compile` gave 5.15 [5.06, 5.23], 4.83 [4.78, 4.87]
+(vector) and 9.33 [9.27, 9.39] (torch-native) times SB3 for PPO, 2.42 [2.32, 2.53] and 4.37 [4.23, 4.53] times CleanRL for
+DQN, 2.13 [2.11, 2.16] for SAC, 1.64 [1.62, 1.66] for TD3, and in bfloat16 2.96 [2.88, 3.04] and 2.19 [2.10, 2.28].
 `python -m benchmarks.peers.solved` measures process start to solved.
 
 """
