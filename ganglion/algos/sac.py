@@ -52,7 +52,7 @@ class Actor(nn.Encoded):
     def __init__(self, net: nn.MLPConfig, spec: EnvSpec, components: int) -> None:
         super().__init__(net, spec.obs)
         self.body = net.body(self.encoder.out)
-        self.head = torch.nn.Linear(self.body.out, 2 * components)
+        self.head = nn.Last(self.body, 2 * components)
 
     def action(self, obs: Obs, past: Past) -> tuple[Tensor, Memory]:
         features, memory = self.encoder(obs, past)
@@ -72,7 +72,7 @@ class Critics(nn.Encoded):
     def value(self, obs: Obs, past: Past, action: Action | None = None) -> tuple[Tensor, Memory]:
         features, memory = self.encoder(obs, past)
         assert action is not None
-        hidden = self.body(torch.cat([features, action.reshape(*action.shape[:2], -1)], -1))
+        hidden = self.body(features, beside=action)
         return self.head(hidden), memory
 
 

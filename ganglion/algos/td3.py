@@ -59,7 +59,7 @@ class Actor(nn.Encoded):
         super().__init__(net, spec.obs)
         self.space = space
         self.body = net.body(self.encoder.out)
-        self.head = torch.nn.Linear(self.body.out, space.size)
+        self.head = nn.Last(self.body, space.size)
 
     def action(self, obs: Obs, past: Past) -> tuple[Tensor, Memory]:
         features, memory = self.encoder(obs, past)
@@ -78,18 +78,13 @@ class Critics(nn.Encoded):
 
     def value(self, obs: Obs, past: Past, action: Action | None = None) -> tuple[Tensor, Memory]:
         features, memory = self.encoder(obs, past)
-        hidden = self.body(beside(features, action))
+        assert action is not None
+        hidden = self.body(features, beside=action)
         return self.head(hidden), memory
 
     def first(self, obs: Obs, past: Past, action: Action) -> Tensor:
-        hidden = self.body.member(beside(self.encoder(obs, past)[0], action), 0)
+        hidden = self.body.member(self.encoder(obs, past)[0], 0, beside=action)
         return self.head.member(hidden, 0)
-
-
-def beside(features: Tensor, action: Action | None) -> Tensor:
-    """What a critic reads [T, B, features + components]."""
-    assert action is not None
-    return torch.cat([features, action.reshape(*action.shape[:2], -1)], -1)
 
 
 class TD3Model(Model):

@@ -54,9 +54,17 @@ class Linears(nn.Module):
         """One of the maps alone: [..., inputs] -> [..., outputs]."""
         return x @ self.weight[index].to(x.dtype) + self.bias[index].to(x.dtype)
 
+    def parted(self, x: Tensor, beside: Tensor, index: int | slice = slice(None)) -> Tensor:
+        """All maps, or one alone, of inputs in two parts."""
+        weight, first = self.weight[index], x.shape[-1]
+        return x @ weight[..., :first, :] + beside @ weight[..., first:, :] + self.bias[index]
+
 
 class MLP(nn.Module):
-    """`count` independent multi-layer perceptrons side by side: [T, B, inputs] -> [count, T, B, out]."""
+    """`count` independent multi-layer perceptrons side by side: [T, B, inputs] -> [count, T, B, out].
+
+    Inputs may come in two parts, the second `beside` the first.
+    """
 
     def __init__(
         self, count: int, inputs: int, hidden: tuple[int, ...], activation: Activation, init: Init,
@@ -68,23 +76,42 @@ class MLP(nn.Module):
         self.layers = nn.ModuleList(Linears(count, a, b, init, gain=2**0.5) for a, b in pairwise(sizes))
         self.count, self.out, self.activation = count, sizes[-1], ACTIVATIONS[activation]
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, beside: Tensor | None = None) -> Tensor:
+        x, apart = self.joined(x, beside)
         rows = x.shape[:2]
         if self.dtype == torch.float32 and tiny.fits(x, self.sizes, self.kind):
             one, two = self.layers
             given = x.reshape(1, -1, x.shape[-1]), one.weight, one.bias, two.weight, two.bias
             return tiny.perceptrons(*given, self.kind, self.tf32).unflatten(1, rows)
-        y = lowered(x, self.dtype).reshape(1, -1, x.shape[-1]).expand(self.count, -1, -1)
+        y = self.each(lowered(x, self.dtype))
         for layer in self.layers:
-            y = self.activation(layer(y))
+            y = layer(y) if apart is None else layer.parted(y, self.each(apart))  # type: ignore[operator]
+            y, apart = self.activation(y), None
         return typed(y.unflatten(1, rows), x.dtype)
 
-    def member(self, x: Tensor, index: int) -> Tensor:
+    def member(self, x: Tensor, index: int, beside: Tensor | None = None) -> Tensor:
         """One of the perceptrons alone: [T, B, inputs] -> [T, B, out]."""
+        x, apart = self.joined(x, beside)
         y = lowered(x, self.dtype)
         for layer in self.layers:
-            y = self.activation(layer.member(y, index))  # type: ignore[operator]
+            y = layer.member(y, index) if apart is None else layer.parted(y, apart, index)  # type: ignore[operator]
+            y, apart = self.activation(y), None
         return y.to(x.dtype)
+
+    def each(self, x: Tensor) -> Tensor:
+        """Rows [T, B, inputs] for each of the perceptrons: [count, T * B, inputs]."""
+        return x.reshape(1, -1, x.shape[-1]).expand(self.count, -1, -1)
+
+    def joined(self, x: Tensor, beside: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """All inputs as one; or in two parts where a gradient is wanted of the second alone, which then costs a product
+        of that width. Not where no compiler joins what is added, nor where sums are rounded."""
+        if beside is None:
+            return x, None
+        beside = beside.reshape(*x.shape[:2], -1)
+        here = torch.compiler.is_compiling() and not x.is_cuda and self.dtype == torch.float32 and len(self.layers) > 0
+        if here and beside.requires_grad and not x.requires_grad:
+            return x, beside
+        return torch.cat([x, beside], -1), None
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -117,8 +144,11 @@ class Last(nn.Linear):
         self.few, self.joins = outputs <= FEW, body.dtype == torch.float32
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.few and (x.is_cuda or (self.joins and torch.compiler.is_compiling())):
+        joins = self.joins and torch.compiler.is_compiling()
+        if self.few and (x.is_cuda or joins):
             return (x[..., None, :] * self.weight).sum(-1) + self.bias
+        if joins and not x.is_cuda:
+            return product(x.flatten(0, -2)[None], self.weight.t()[None], self.bias)[0].unflatten(0, x.shape[:-1])
         return super().forward(x)
 
 

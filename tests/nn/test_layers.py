@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
-from ganglion.nn.layers import CHUNK, MANY, Linears
+from ganglion.nn.layers import CHUNK, MANY, MLP, Linears
 
 
 def test_rows_in_chunks_give_the_numbers_of_one_product():
@@ -26,3 +27,21 @@ def test_other_counts_of_rows_are_one_product():
     for rows in (1, CHUNK, MANY + 1):
         x = torch.randn(2, rows, 5)
         assert torch.equal(maps(x), torch.baddbmm(maps.bias, x, maps.weight))
+
+
+@pytest.mark.parametrize("index", [None, 1])
+def test_inputs_in_two_parts_are_inputs_in_one(index: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values and gradients, joined and apart, as a compiler would have them."""
+    torch.manual_seed(0)
+    body = MLP(2, 7, (16, 16), "relu", "uniform").double()
+    x, action = torch.randn(3, 5, 4, dtype=torch.float64), torch.randn(3, 5, 3, dtype=torch.float64)
+    found = []
+    for compiling in (False, True):
+        monkeypatch.setattr(torch.compiler, "is_compiling", lambda said=compiling: said)
+        free = action.clone().requires_grad_()
+        assert (body.joined(x, free)[1] is None) != compiling
+        y = body(x, beside=free) if index is None else body.member(x, index, beside=free)
+        found.append((y, *torch.autograd.grad(y.square().sum(), [free, *body.parameters()], allow_unused=True)))
+    for joined, apart in zip(*found, strict=True):
+        torch.testing.assert_close(apart, joined, rtol=1e-12, atol=1e-12)
+    assert body.joined(x.requires_grad_(), free)[1] is None  # nothing is saved where all have a gradient

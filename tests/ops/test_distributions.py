@@ -251,6 +251,16 @@ def test_epsilon_greedy_takes_a_coin_per_slot() -> None:
     assert action.tolist() == [[0, 2, 4, 2]]
 
 
+@pytest.mark.parametrize("actions", [1, 2, 3, 5, 7, 18, 1_000])
+def test_epsilon_without_a_mask_is_that_of_a_mask_of_ones(actions: int) -> None:
+    u = torch.rand(1, 4_096, 2, generator=torch.Generator().manual_seed(actions))
+    u[0, :2, 1] = torch.tensor([0.0, 1 - 2**-24])  # the least and the most that torch draws
+    q, given = torch.zeros(1, 4_096, actions), Noise(u, torch.zeros(1, 4_096, 0))
+    plain = ops.Greedy(q).epsilon(0.9, given)
+    assert torch.equal(plain, ops.Greedy(q, torch.ones_like(q, dtype=torch.bool)).epsilon(0.9, given))
+    assert plain.max() == actions - 1
+
+
 def test_epsilon_may_differ_by_slot() -> None:
     q = torch.zeros(1, 3, A)
     q[..., 4] = 1
