@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import hashlib
 import logging
 import os
-import platform
 import shlex
 import subprocess
-import tempfile
 from pathlib import Path
 from typing import Any
+
+from ganglion import native
 
 log = logging.getLogger(__name__)
 
@@ -32,31 +31,14 @@ ARGUMENTS = {  # of each function: pointers, numbers, doubles
 def code() -> Any:
     """The functions of rows.c, or None where they cannot be had."""
     try:
-        return load(built(folder()))
+        return load(built(native.folder()))
     except (OSError, RuntimeError, AttributeError, subprocess.SubprocessError) as error:
         log.info("a replay goes without compiled loops, at the same numbers: %s", error)
         return None
 
 
-def folder() -> Path:
-    """Where what was compiled is kept, for this user alone."""
-    kept = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(kept) / "ganglion"
-
-
 def built(into: Path) -> Path:
-    """The library, compiled unless it is there; put in place as a whole, so that others may do the same at once."""
-    source, compiler = SOURCE.read_bytes(), shlex.split(os.environ.get("CC") or "cc")
-    name = hashlib.sha256(source + " ".join((*compiler, *FLAGS, platform.machine())).encode()).hexdigest()[:16]
-    library = into / f"rows-{name}.so"
-    if not library.exists():
-        into.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=into) as room:
-            made = Path(room) / library.name
-            command = [*compiler, *FLAGS, str(SOURCE), "-o", str(made)]
-            subprocess.run(command, check=True, capture_output=True, timeout=60)
-            made.replace(library)
-    return library
+    return native.built(SOURCE, shlex.split(os.environ.get("CC") or "cc"), FLAGS, into)
 
 
 def load(library: Path) -> Any:

@@ -8,11 +8,14 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from ganglion.nn import tiny
+from ganglion.nn import tiny, wide
 
 CHUNK = 1_024  # rows of one product
 MANY = 8 * CHUNK  # rows from which on they are learned from in chunks
-FEW = 4  # columns of a product that are better summed one by one where a compiler can join that to what follows
+FEW, SOME = (
+    4,
+    8,
+)  # columns of a product that are better summed one by one on a GPU; where a compiler joins that on a CPU
 THIN, LOW = 64, 32  # inputs and rows of what acting multiplies: a library's call would cost more than the product
 Activation = Literal["relu", "tanh", "elu", "silu"]
 Init = Literal["uniform", "orthogonal"]
@@ -54,11 +57,6 @@ class Linears(nn.Module):
         """One of the maps alone: [..., inputs] -> [..., outputs]."""
         return x @ self.weight[index].to(x.dtype) + self.bias[index].to(x.dtype)
 
-    def parted(self, x: Tensor, beside: Tensor, index: int | slice = slice(None)) -> Tensor:
-        """All maps, or one alone, of inputs in two parts."""
-        weight, first = self.weight[index], x.shape[-1]
-        return x @ weight[..., :first, :] + beside @ weight[..., first:, :] + self.bias[index]
-
 
 class MLP(nn.Module):
     """`count` independent multi-layer perceptrons side by side: [T, B, inputs] -> [count, T, B, out].
@@ -77,41 +75,37 @@ class MLP(nn.Module):
         self.count, self.out, self.activation = count, sizes[-1], ACTIVATIONS[activation]
 
     def forward(self, x: Tensor, beside: Tensor | None = None) -> Tensor:
-        x, apart = self.joined(x, beside)
         rows = x.shape[:2]
+        if self.dtype == torch.float32 and wide.fits(x, self.sizes, self.kind):
+            return wide.perceptrons(x, beside, *self.pair(slice(None))).unflatten(1, rows)
+        x = wide.joined(x, beside)
         if self.dtype == torch.float32 and tiny.fits(x, self.sizes, self.kind):
             one, two = self.layers
             given = x.reshape(1, -1, x.shape[-1]), one.weight, one.bias, two.weight, two.bias
             return tiny.perceptrons(*given, self.kind, self.tf32).unflatten(1, rows)
         y = self.each(lowered(x, self.dtype))
         for layer in self.layers:
-            y = layer(y) if apart is None else layer.parted(y, self.each(apart))  # type: ignore[operator]
-            y, apart = self.activation(y), None
+            y = self.activation(layer(y))
         return typed(y.unflatten(1, rows), x.dtype)
 
     def member(self, x: Tensor, index: int, beside: Tensor | None = None) -> Tensor:
         """One of the perceptrons alone: [T, B, inputs] -> [T, B, out]."""
-        x, apart = self.joined(x, beside)
+        if self.dtype == torch.float32 and wide.fits(x, self.sizes, self.kind):
+            return wide.perceptrons(x, beside, *self.pair(slice(index, index + 1)))[0].unflatten(0, x.shape[:2])
+        x = wide.joined(x, beside)
         y = lowered(x, self.dtype)
         for layer in self.layers:
-            y = layer.member(y, index) if apart is None else layer.parted(y, apart, index)  # type: ignore[operator]
-            y, apart = self.activation(y), None
+            y = self.activation(layer.member(y, index))  # type: ignore[operator]
         return y.to(x.dtype)
+
+    def pair(self, which: slice) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The parameters of two layers, of these members."""
+        one, two = (layer for layer in self.layers if isinstance(layer, Linears))
+        return one.weight[which], one.bias[which], two.weight[which], two.bias[which]
 
     def each(self, x: Tensor) -> Tensor:
         """Rows [T, B, inputs] for each of the perceptrons: [count, T * B, inputs]."""
         return x.reshape(1, -1, x.shape[-1]).expand(self.count, -1, -1)
-
-    def joined(self, x: Tensor, beside: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """All inputs as one; or in two parts where a gradient is wanted of the second alone, which then costs a product
-        of that width. Not where no compiler joins what is added, nor where sums are rounded."""
-        if beside is None:
-            return x, None
-        beside = beside.reshape(*x.shape[:2], -1)
-        here = torch.compiler.is_compiling() and not x.is_cuda and self.dtype == torch.float32 and len(self.layers) > 0
-        if here and beside.requires_grad and not x.requires_grad:
-            return x, beside
-        return torch.cat([x, beside], -1), None
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -141,11 +135,11 @@ class Last(nn.Linear):
 
     def __init__(self, body: MLP, outputs: int) -> None:
         super().__init__(body.out, outputs)
-        self.few, self.joins = outputs <= FEW, body.dtype == torch.float32
+        self.joins = body.dtype == torch.float32
 
     def forward(self, x: Tensor) -> Tensor:
         joins = self.joins and torch.compiler.is_compiling()
-        if self.few and (x.is_cuda or joins):
+        if self.out_features <= (FEW if x.is_cuda else SOME if joins else 0):
             return (x[..., None, :] * self.weight).sum(-1) + self.bias
         if joins and not x.is_cuda:
             return product(x.flatten(0, -2)[None], self.weight.t()[None], self.bias)[0].unflatten(0, x.shape[:-1])

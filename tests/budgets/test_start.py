@@ -29,3 +29,10 @@ def test_the_command_line_answers_without_torch(words: list[str]) -> None:
     result = run(start + "from ganglion.cli import main; sys.exit(main())")
     assert result.returncode == 0, result.stderr
     assert result.stdout.strip()
+
+
+def test_algorithms_do_not_import_torchs_compiler() -> None:
+    """Which takes a second, and is for runs that are long enough."""
+    result = run("import sys, ganglion.algos, ganglion.runtime.run; print('torch._dynamo' in sys.modules)")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.strip() == "False"

@@ -1,0 +1,168 @@
+"""Wide perceptrons on a CPU: two layers of many nets as one operation forward and two backward (wide.cpp).
+
+A library multiplies matrices one by one; here a core takes a net through both layers while all of it is in its cache,
+and adds the bias, and what the activation makes of it, to the sum before that leaves the registers. Only inside
+compiled graphs, whose numbers differ in last bits anyway; compiled when first needed, and where that fails graphs are
+made of a library's products.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import shlex
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ganglion import native
+
+log = logging.getLogger(__name__)
+
+SOURCE, TORCH = Path(__file__).with_name("wide.cpp"), Path(torch.__file__).parent
+FLAGS = ("-std=c++17", "-O3", "-ffp-contract=fast", "-fno-trapping-math", "-fno-signed-zeros", "-fopenmp")
+LINKED = ("-fPIC", "-shared", f"-I{TORCH / 'include'}", f"-L{TORCH / 'lib'}", "-Wl,--no-as-needed", "-ltorch_cpu")
+INSTRUCTIONS = {  # of a processor, as torch calls them
+    "AVX2": ("-mavx2", "-mfma"),
+    "AVX512": ("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma", "-mprefer-vector-width=512"),
+}
+LEAST, NARROW = 64, 128  # rows and units; with fewer there is too little to share out, or a library is as quick
+LIBRARY = torch.library.Library("ganglion", "FRAGMENT")
+SCHEMAS = {
+    "wide": "(Tensor x, Tensor w1, Tensor b1, Tensor w2, Tensor b2) -> (Tensor, Tensor)",
+    "wide_inward": "(Tensor g, Tensor h1, Tensor h2, Tensor w1, Tensor w2, int skip) -> (Tensor, Tensor, Tensor)",
+    "wide_outward": "(Tensor x, Tensor h1, Tensor g1, Tensor g2) -> (Tensor, Tensor, Tensor, Tensor)",
+}
+
+
+def fits(x: Tensor, sizes: tuple[int, ...], activation: str) -> bool:
+    """Whether nets of these sizes are to be computed here."""
+    if not torch.compiler.is_compiling() or x.is_cuda or x.dtype != torch.float32:
+        return False
+    rows = x.shape[0] * x.shape[1]
+    return len(sizes) == 3 and min(sizes[1:]) >= NARROW and activation == "relu" and rows >= LEAST and ready()
+
+
+@functools.cache
+def loaded() -> bool:
+    """Whether wide.cpp is compiled and at hand."""
+    compiler, instructions = shlex.split(os.environ.get("CXX") or "c++"), torch.backends.cpu.get_cpu_capability()
+    try:
+        flags = (*FLAGS, *INSTRUCTIONS[instructions], *LINKED)
+        torch.ops.load_library(native.built(SOURCE, compiler, flags, native.folder()))
+    except (OSError, RuntimeError, KeyError, subprocess.SubprocessError) as error:
+        log.info("compiled graphs go without compiled perceptrons: %r", error)
+        return False
+    return True
+
+
+def ready() -> bool:
+    """The same for a graph, which is made for one answer."""
+    return loaded()
+
+
+# What torch.compiler.assume_constant_result does; calling it would import the compiler, a second of every start.
+ready._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def perceptrons(x: Tensor, beside: Tensor | None, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> Tensor:
+    """[T, B, D] and nets [C, ...] -> [C, T * B, W]. Inputs may come in two parts; where a gradient is wanted of the
+    second alone, it costs a product of that width."""
+    whole = joined(x, beside)
+    alone = None
+    if beside is not None and beside.requires_grad and not x.requires_grad:
+        alone, whole = beside.reshape(1, x.shape[0] * x.shape[1], -1), whole.detach()
+    rows = whole.reshape(1, -1, whole.shape[-1]).contiguous()
+    out: Tensor = Wide.apply(rows, alone, w1, b1, w2, b2)[1]  # type: ignore[no-untyped-call]
+    return out
+
+
+def joined(x: Tensor, beside: Tensor | None) -> Tensor:
+    """All inputs as one."""
+    return x if beside is None else torch.cat([x, beside.reshape(*x.shape[:2], -1)], -1)
+
+
+# ------------------------------------------------------------ what the operations give, in shapes alone
+
+
+def outputs(x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> tuple[Tensor, ...]:
+    shape = len(w1), x.shape[1]
+    return x.new_empty(*shape, w1.shape[2]), x.new_empty(*shape, w2.shape[2])
+
+
+def inward(g: Tensor, h1: Tensor, h2: Tensor, w1: Tensor, w2: Tensor, skip: int) -> tuple[Tensor, ...]:
+    return torch.empty_like(h1), torch.empty_like(h2), h1.new_empty(*h1.shape[:2], w1.shape[1] - skip)
+
+
+def outward(x: Tensor, h1: Tensor, g1: Tensor, g2: Tensor) -> tuple[Tensor, ...]:
+    nets, _, inner = h1.shape
+    w1, w2 = x.new_empty(nets, x.shape[2], inner), x.new_empty(nets, inner, g2.shape[2])
+    return w1, x.new_empty(nets, 1, inner), w2, x.new_empty(nets, 1, g2.shape[2])
+
+
+# ------------------------------------------------------------ gradients, and several models at once
+
+
+class Wide(torch.autograd.Function):
+    """The operations as one that can be differentiated. In two steps backward: a graph that wants no gradient of the
+    parameters leaves out the second."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(
+        x: Tensor, beside: Tensor | None, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        one, two = torch.ops.ganglion.wide(x, w1, b1, w2, b2)
+        return one, two
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        x, beside, w1, _, w2, _ = inputs
+        ctx.save_for_backward(x, w1, w2, *output)
+        ctx.mark_non_differentiable(output[0])
+        wanted = x.shape[2] if x.requires_grad else 0 if beside is None else beside.shape[2]
+        ctx.skip = x.shape[2] - wanted
+
+    @staticmethod
+    def backward(ctx: Any, _: Tensor, grad: Tensor) -> tuple[Any, ...]:
+        x, w1, w2, h1, h2 = ctx.saved_tensors
+        g1, g2, into = torch.ops.ganglion.wide_inward(grad.contiguous(), h1, h2, w1, w2, ctx.skip)
+        grads = torch.ops.ganglion.wide_outward(x, h1, g1, g2)
+        into = into.unflatten(0, (len(x), -1)).sum(1) if ctx.skip < x.shape[2] else None
+        return (into, None, *grads) if ctx.skip == 0 else (None, into, *grads)
+
+
+def several(op: Any) -> Any:
+    """Nets of several models are more nets; each model's rows are groups of their own."""
+
+    def rule(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+        size = info.batch_size
+
+        def whole(given: Any, dim: int | None) -> Any:
+            if not isinstance(given, Tensor):
+                return given
+            moved = given.expand(size, *given.shape) if dim is None else given.movedim(dim, 0)
+            return moved.flatten(0, 1).contiguous()
+
+        gave = op(*(whole(given, dim) for given, dim in zip(args, in_dims, strict=True)))
+        return tuple(part.unflatten(0, (size, -1)) for part in gave), (0,) * len(gave)
+
+    return rule
+
+
+def defined() -> None:
+    """Tells torch of the operations; what computes them is loaded when a graph wants them."""
+    fakes: tuple[Any, ...] = (outputs, inward, outward)
+    for (name, schema), shapes in zip(SCHEMAS.items(), fakes, strict=True):
+        LIBRARY.define(name + schema)
+        LIBRARY.impl(name, torch.library.fallthrough_kernel, "AutogradCPU")  # a graph has its gradients inside
+        torch.library.register_fake(f"ganglion::{name}", shapes, lib=LIBRARY)
+        torch.library.register_vmap(f"ganglion::{name}", several(getattr(torch.ops.ganglion, name)), lib=LIBRARY)
+
+
+defined()

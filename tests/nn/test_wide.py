@@ -1,0 +1,147 @@
+"""Wide perceptrons in one operation: the same numbers and gradients as layer by layer."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from ganglion.nn import wide
+from ganglion.nn.layers import MLP
+
+needs_it = pytest.mark.skipif(not wide.loaded(), reason="needs a C++ compiler and AVX2")
+SHAPES = [  # nets, inputs, layers, rows: none of them need fit the tiles
+    (2, 23, (256, 256), 256),
+    (1, 17, (256, 256), 250),
+    (3, 300, (70, 33), 37),
+    (2, 5, (64, 31), 700),
+    (1, 1, (1, 1), 1),
+]
+
+
+@pytest.fixture(params=[1, 2])
+def threads(request: pytest.FixtureRequest) -> Iterator[int]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
+
+def slowly(x: Tensor, *params: Tensor) -> Tensor:
+    """Layer by layer, in float64."""
+    w1, b1, w2, b2 = (p.double() for p in params)
+    y = x.double().flatten(0, 1).expand(len(w1), -1, -1)
+    return torch.relu(torch.relu(y @ w1 + b1) @ w2 + b2)
+
+
+def near(found: Tensor, exact: Tensor) -> None:
+    """Within some last bits of the largest."""
+    assert found.shape == exact.shape
+    assert (found - exact).abs().max() <= 2e-6 * exact.abs().max()
+
+
+@needs_it
+@pytest.mark.parametrize(("count", "inputs", "hidden", "rows"), SHAPES)
+def test_equals_layer_by_layer(count: int, inputs: int, hidden: tuple[int, int], rows: int, threads: int) -> None:
+    torch.manual_seed(0)
+    net = MLP(count, inputs, hidden, "relu", "uniform")
+    x, weigh = torch.randn(1, rows, inputs), torch.randn(count, rows, hidden[1])
+    for wanted in (False, True):  # with and without the gradient of the rows
+        x.requires_grad_(wanted)
+        params = net.pair(slice(None))
+        asked = [*params, x] if wanted else list(params)
+        fast, exact = wide.perceptrons(x, None, *params), slowly(x, *params)
+        near(fast, exact)
+        grads = torch.autograd.grad((fast * weigh).sum(), asked)
+        for a, b in zip(grads, torch.autograd.grad((exact * weigh).sum(), asked), strict=True):
+            near(a, b.double())
+        again = torch.autograd.grad((wide.perceptrons(x, None, *params) * weigh).sum(), asked)
+        assert all(torch.equal(a, b) for a, b in zip(grads, again, strict=True)), "the same bits every time"
+
+
+@needs_it
+@pytest.mark.parametrize("which", [slice(None), slice(1, 2)])
+def test_a_gradient_of_the_second_part_alone(which: slice, threads: int) -> None:
+    torch.manual_seed(0)
+    net = MLP(2, 23, (64, 48), "relu", "uniform")
+    obs, action = torch.randn(2, 50, 17), torch.randn(2, 50, 6, requires_grad=True)
+    params = net.pair(which)
+    fast = wide.perceptrons(obs, action, *params)
+    exact = slowly(torch.cat([obs, action], -1), *params)
+    near(fast, exact)
+    weigh = torch.randn_like(fast)
+    (a,), (b,) = (torch.autograd.grad((y * weigh).sum(), action) for y in (fast, exact))
+    near(a, b.double())
+
+
+@needs_it
+def test_what_is_not_a_number_is_not_hidden() -> None:
+    net, x = MLP(2, 9, (40, 24), "relu", "uniform"), torch.randn(1, 70, 9)
+    x[0, 33, 4] = torch.nan
+    params = net.pair(slice(None))
+    found = wide.perceptrons(x, None, *params)
+    assert found[:, 33].isnan().all() and not found[:, :33].isnan().any() and not found[:, 34:].isnan().any()
+    one, two = torch.autograd.grad(found.sum(), [params[0], params[2]])
+    assert one[:, 4].isnan().all() and not one[:, :4].isnan().any() and two.isnan().all()
+
+
+@needs_it
+def test_several_models_are_computed_as_one() -> None:
+    torch.manual_seed(0)
+    models, rows = 3, torch.randn(3, 1, 70, 9)
+    stacked = [torch.randn(models, *p.shape) for p in MLP(2, 9, (40, 24), "relu", "uniform").pair(slice(None))]
+    grad = torch.func.grad(lambda params, x: wide.perceptrons(x, None, *params).square().sum())
+    together = torch.vmap(grad)(stacked, rows)
+    for i in range(models):
+        for a, b in zip(together, grad([p[i] for p in stacked], rows[i]), strict=True):
+            torch.testing.assert_close(a[i], b)
+
+
+@needs_it
+def test_a_compiled_graph_has_it_and_gives_what_eager_gives() -> None:
+    torch.manual_seed(0)
+    net, x = MLP(2, 9, (128, 130), "relu", "uniform"), torch.randn(1, 100, 9)
+    with torch.profiler.profile() as seen:
+        found = torch.compile(net, backend="aot_eager", fullgraph=True)(x)
+    assert "ganglion::wide" in {event.name for event in seen.events()}
+    torch.testing.assert_close(found, net(x), rtol=1e-5, atol=1e-6)
+
+
+def test_it_is_for_compiled_float32_of_two_wide_layers_and_enough_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, sizes = torch.zeros(1, wide.LEAST, 8), (8, wide.NARROW, wide.NARROW)
+    assert not wide.fits(x, sizes, "relu"), "eager numbers are a library's"
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    assert wide.fits(x, sizes, "relu") == wide.loaded()
+    assert not wide.fits(x, sizes, "tanh")
+    assert not wide.fits(x, (*sizes, wide.NARROW), "relu")
+    assert not wide.fits(x, (8, wide.NARROW, wide.NARROW - 1), "relu")
+    assert not wide.fits(x[:, 1:], sizes, "relu")
+    assert not wide.fits(x.double(), sizes, "relu")
+
+
+@pytest.mark.parametrize("compiler", ["no-such-compiler", "false"])
+def test_without_a_compiler_graphs_go_without(
+    compiler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("CXX", compiler)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with caplog.at_level(logging.INFO):
+        assert wide.loaded.__wrapped__() is False
+    assert "go without" in caplog.text
+
+
+@needs_it
+def test_a_processor_with_narrower_vectors_gives_the_same() -> None:
+    """All of the above for AVX2, in a process that may use no more."""
+    if os.environ.get("ATEN_CPU_CAPABILITY") == "avx2":
+        pytest.skip("this is that process")
+    tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__]
+    done = subprocess.run(tests, env={**os.environ, "ATEN_CPU_CAPABILITY": "avx2"}, capture_output=True, text=True)
+    assert done.returncode == 0 and "passed" in done.stdout, done.stdout[-2_000:]
