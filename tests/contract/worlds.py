@@ -169,6 +169,8 @@ CASES = [
     Case("td3", "td3", ARM, settings=SAC),
     Case("td3-all", "td3", ARM, MIXED, over(SAC, n_step=3, max_norm=5.0, delay=3, hold=2.0,
          replay={"kind": "prioritised"}, net={"normalise": True})),
+    Case("sac-wide", "sac", ARM, settings=over(SAC, replay={"batch": 64}, net={"hidden": [128, 136]})),
+    Case("td3-wide", "td3", ARM, settings=over(SAC, replay={"batch": 64}, net={"hidden": [128, 136]})),
     Case("ppo-bfloat16", "ppo", HYBRID, MIXED, over(PPO, net={"precision": "bfloat16", "memory": "gru"})),
     Case("td3-bfloat16", "td3", ARM, MIXED, over(SAC, net={"precision": "bfloat16", "normalise": True})),
 ]  # fmt: skip
