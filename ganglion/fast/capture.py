@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -21,7 +23,7 @@ class Recording:
     def __init__(self, fn: Fn, leaves: list[Tensor], tree: Any) -> None:
         self.read = [x if x.dim() == 0 else x.clone() for x in leaves]  # scalars are knobs, which change in place
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
+        with no_garbage(), torch.cuda.graph(self.graph):
             self.gave = fn(*tree_unflatten(self.read, tree))
 
     def __call__(self, leaves: list[Tensor]) -> Any:
@@ -62,6 +64,19 @@ class Captured:
             why = str(error).strip().split("\n")[0][:200]
             log.warning("cannot capture (%s: %s): running eagerly", type(error).__name__, why)
             return None
+
+
+@contextmanager
+def no_garbage() -> Iterator[None]:
+    """Nothing is collected here: an older graph that is freed during a recording would spoil it."""
+    before = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if before:
+            gc.enable()
 
 
 def aside(fn: Fn, args: tuple[Any, ...]) -> Any:

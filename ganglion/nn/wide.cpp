@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <cstring>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 using torch::stable::Tensor;
@@ -197,21 +198,25 @@ void layer(Many rows, Many columns, Many depth, const float* x, const float* w, 
   product(rows, columns, depth, {x, depth, 1}, {w, columns, 1}, out, columns, Activated{bias});
 }
 
-// Work for each thread: whole nets where they can be shared out evenly, else a share of the rows of each.
+// What a thread does of something that can be shared out in units: [from, to).
+struct Part {
+  Many own, all;
+  std::pair<Many, Many> of(Many total, Many unit) const {
+    const Many units = (total + unit - 1) / unit;
+    return {std::min(total, units * own / all * unit), std::min(total, units * (own + 1) / all * unit)};
+  }
+};
+
+// Work for each thread, without waiting in between: whole nets where they come out even, else a part of each.
 template <class Work>
-void share(Many nets, Many rows, Many unit, Work work) {
-  const Many threads = std::min<Many>(omp_get_max_threads(), nets * std::max<Many>(1, rows / unit));
-#pragma omp parallel num_threads(threads)
+void share(Many nets, Work work) {
+#pragma omp parallel
   {
     const Many own = omp_get_thread_num(), all = omp_get_num_threads();
     if (nets % all == 0)
-      for (Many n = nets / all * own; n < nets / all * (own + 1); n++) work(n, 0, rows);
-    else {
-      const Many units = (rows + unit - 1) / unit;
-      const Many from = units * own / all * unit, to = std::min(rows, units * (own + 1) / all * unit);
-      for (Many n = 0; n < nets; n++)
-        if (from < to) work(n, from, to);
-    }
+      for (Many n = nets / all * own; n < nets / all * (own + 1); n++) work(n, Part{0, 1});
+    else
+      for (Many n = 0; n < nets; n++) work(n, Part{own, all});
   }
 }
 
@@ -226,7 +231,8 @@ std::tuple<Tensor, Tensor> forward(Tensor x, Tensor w1, Tensor b1, Tensor w2, Te
   Tensor h1 = made(x, {nets, rows, H}), h2 = made(x, {nets, rows, W});
   const float *px = in(x), *pw1 = in(w1), *pb1 = in(b1), *pw2 = in(w2), *pb2 = in(b2);
   float *p1 = of(h1), *p2 = of(h2);
-  share(nets, rows, HIGH, [&](Many n, Many from, Many to) {
+  share(nets, [&](Many n, Part part) {
+    const auto [from, to] = part.of(rows, HIGH);
     float *one = p1 + (n * rows + from) * H, *two = p2 + (n * rows + from) * W;
     layer(to - from, H, D, px + (n / each * rows + from) * D, pw1 + n * D * H, pb1 + n * H, one);
     layer(to - from, W, H, one, pw2 + n * H * W, pb2 + n * W, two);
@@ -245,7 +251,8 @@ std::tuple<Tensor, Tensor, Tensor> inward(Tensor grad, Tensor h1, Tensor h2, Ten
   Tensor g1 = made(h1, {nets, rows, H}), g2 = made(h1, {nets, rows, W}), gx = made(h1, {nets, rows, left});
   const float *pg = in(grad), *p1 = in(h1), *p2 = in(h2), *pw1 = in(w1), *pw2 = in(w2);
   float *o1 = of(g1), *o2 = of(g2), *ox = of(gx);
-  share(nets, rows, HIGH, [&](Many n, Many from, Many to) {
+  share(nets, [&](Many n, Part part) {
+    const auto [from, to] = part.of(rows, HIGH);
     const Many high = to - from, at1 = (n * rows + from) * H, at2 = (n * rows + from) * W;
     mask(pg + at2, p2 + at2, o2 + at2, high * W);
     product(high, H, W, {o2 + at2, W, 1}, {pw2 + n * H * W, 1, W}, o1 + at1, H, Masked{p1 + at1, H});
@@ -273,11 +280,11 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> outward(Tensor x, Tensor h1, Tensor g
   Tensor w2 = made(x, {nets, H, W}), b2 = made(x, {nets, 1, W});
   const float *px = in(x), *p1 = in(h1), *pg1 = in(g1), *pg2 = in(g2);
   float *o1 = of(w1), *ob1 = of(b1), *o2 = of(w2), *ob2 = of(b2);
-  share(nets, W, WIDE, [&](Many n, Many from, Many to) {
-    weights(rows, H, W, p1 + n * rows * H, pg2 + n * rows * W, o2 + n * H * W, ob2 + n * W, from, to);
-  });
-  share(nets, H, WIDE, [&](Many n, Many from, Many to) {
-    weights(rows, D, H, px + n / each * rows * D, pg1 + n * rows * H, o1 + n * D * H, ob1 + n * H, from, to);
+  share(nets, [&](Many n, Part part) {
+    const auto [from2, to2] = part.of(W, WIDE);
+    weights(rows, H, W, p1 + n * rows * H, pg2 + n * rows * W, o2 + n * H * W, ob2 + n * W, from2, to2);
+    const auto [from1, to1] = part.of(H, WIDE);
+    weights(rows, D, H, px + n / each * rows * D, pg1 + n * rows * H, o1 + n * D * H, ob1 + n * H, from1, to1);
   });
   return {w1, b1, w2, b2};
 }

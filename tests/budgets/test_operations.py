@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import ganglion
 from ganglion.runtime.build import build
 
-REST = ["log=[]", "save=never", "eval=never"]
+REST = ["log=[]", "save=never", "eval=never", "run.device=cpu"]  # a GPU would be given some operations more
 CASES = {
     "dqn": ["algo={kind: dqn, limiter: {warmup: 100}}", "env={kind: torch, id: cartpole, slots: 8}"],
     "impala": ["algo={kind: impala, horizon: 16}", "env={kind: torch, id: cartpole, slots: 8}"],
