@@ -5,8 +5,8 @@
 // operands are first copied to where they are read in order. The order of every sum is fixed by the shapes and the
 // number of threads, so that equal calls give equal bits.
 
+#include <torch/csrc/inductor/aoti_torch/c/shim.h>
 #include <torch/csrc/stable/library.h>
-#include <torch/csrc/stable/ops.h>
 #include <torch/csrc/stable/tensor.h>
 
 #include <omp.h>
@@ -220,7 +220,14 @@ void share(Many nets, Work work) {
   }
 }
 
-Tensor made(const Tensor& like, std::vector<Many> sizes) { return torch::stable::new_empty(like, sizes); }
+// Straight from the allocator: asking torch's dispatcher costs more.
+Tensor made(Many nets, Many rows, Many columns) {
+  const Many sizes[] = {nets, rows, columns}, strides[] = {rows * columns, columns, 1};
+  AtenTensorHandle handle;
+  TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(3, sizes, strides, aoti_torch_dtype_float32(),
+                                                  aoti_torch_device_type_cpu(), 0, &handle));
+  return Tensor(handle);
+}
 float* of(const Tensor& x) { return static_cast<float*>(x.mutable_data_ptr()); }
 const float* in(const Tensor& x) { return static_cast<const float*>(x.const_data_ptr()); }
 
@@ -228,7 +235,7 @@ const float* in(const Tensor& x) { return static_cast<const float*>(x.const_data
 std::tuple<Tensor, Tensor> forward(Tensor x, Tensor w1, Tensor b1, Tensor w2, Tensor b2) {
   const Many nets = w1.size(0), each = nets / x.size(0), rows = x.size(1);
   const Many D = x.size(2), H = w1.size(2), W = w2.size(2);
-  Tensor h1 = made(x, {nets, rows, H}), h2 = made(x, {nets, rows, W});
+  Tensor h1 = made(nets, rows, H), h2 = made(nets, rows, W);
   const float *px = in(x), *pw1 = in(w1), *pb1 = in(b1), *pw2 = in(w2), *pb2 = in(b2);
   float *p1 = of(h1), *p2 = of(h2);
   share(nets, [&](Many n, Part part) {
@@ -248,7 +255,7 @@ void mask(const float* __restrict grad, const float* __restrict gave, float* __r
 // [C, N, D - skip].
 std::tuple<Tensor, Tensor, Tensor> inward(Tensor grad, Tensor h1, Tensor h2, Tensor w1, Tensor w2, int64_t skip) {
   const Many nets = w1.size(0), rows = h1.size(1), D = w1.size(1), H = w1.size(2), W = w2.size(2), left = D - skip;
-  Tensor g1 = made(h1, {nets, rows, H}), g2 = made(h1, {nets, rows, W}), gx = made(h1, {nets, rows, left});
+  Tensor g1 = made(nets, rows, H), g2 = made(nets, rows, W), gx = made(nets, rows, left);
   const float *pg = in(grad), *p1 = in(h1), *p2 = in(h2), *pw1 = in(w1), *pw2 = in(w2);
   float *o1 = of(g1), *o2 = of(g2), *ox = of(gx);
   share(nets, [&](Many n, Part part) {
@@ -276,8 +283,8 @@ void weights(Many rows, Many D, Many H, const float* x, const float* g, float* w
 std::tuple<Tensor, Tensor, Tensor, Tensor> outward(Tensor x, Tensor h1, Tensor g1, Tensor g2) {
   const Many nets = h1.size(0), each = nets / x.size(0), rows = h1.size(1);
   const Many D = x.size(2), H = h1.size(2), W = g2.size(2);
-  Tensor w1 = made(x, {nets, D, H}), b1 = made(x, {nets, 1, H});
-  Tensor w2 = made(x, {nets, H, W}), b2 = made(x, {nets, 1, W});
+  Tensor w1 = made(nets, D, H), b1 = made(nets, 1, H);
+  Tensor w2 = made(nets, H, W), b2 = made(nets, 1, W);
   const float *px = in(x), *p1 = in(h1), *pg1 = in(g1), *pg2 = in(g2);
   float *o1 = of(w1), *ob1 = of(b1), *o2 = of(w2), *ob2 = of(b2);
   share(nets, [&](Many n, Part part) {
