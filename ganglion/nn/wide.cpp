@@ -274,9 +274,17 @@ std::tuple<Tensor, Tensor, Tensor> inward(Tensor grad, Tensor h1, Tensor h2, Ten
 // The gradients of a layer's weights and bias, some columns of them.
 void weights(Many rows, Many D, Many H, const float* x, const float* g, float* w, float* b, Many from, Many to) {
   product(D, to - from, rows, {x, 1, D}, {g + from, H, 1}, w + from, H, Kept{});
-  std::fill(b + from, b + to, 0.0f);
-  for (Many r = 0; r < rows; r++)
-    for (Many j = from; j < to; j++) b[j] += g[r * H + j];
+  Many j = from;
+  for (; j + WIDE <= to; j += WIDE) {
+    Vector sum[2] = {};
+    for (Many r = 0; r < rows; r++)
+      for (Many v = 0; v < 2; v++) sum[v] += load<Vector>(g + r * H + j + v * WIDTH);
+    std::memcpy(b + j, sum, sizeof sum);
+  }
+  for (; j < to; j++) {
+    b[j] = 0;
+    for (Many r = 0; r < rows; r++) b[j] += g[r * H + j];
+  }
 }
 
 // The gradients of all parameters: w1, b1, w2, b2.
