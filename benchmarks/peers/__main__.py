@@ -58,7 +58,9 @@ columns disagree, the reason was not found. The rows `itself` are such controls 
 were made with nothing else running on this machine; others on the same hardware could be felt that day, and where it
 mattered more pairs were made. On a quieter day before, six pairs of `compile` gave 5.15 [5.06, 5.23], 4.83 [4.78, 4.87]
 (vector) and 9.33 [9.27, 9.39] (torch-native) times SB3 for PPO, 2.42 [2.32, 2.53] and 4.37 [4.23, 4.53] times CleanRL
-for DQN, 2.13 [2.11, 2.16] for SAC, 1.64 [1.62, 1.66] for TD3, and in bfloat16 2.96 [2.88, 3.04] and 2.19 [2.10, 2.28].
+for DQN, and in bfloat16 2.96 [2.88, 3.04] for SAC and 2.19 [2.10, 2.28] for TD3. TD3 in float32 against CleanRL was
+measured four times within forty minutes and small changes, as its ratio follows the state of the machine: 2.06 [1.98,
+2.14] with 24 pairs, then 2.05 [1.99, 2.11], 2.03 [1.98, 2.08] and 1.95 [1.91, 2.00] with 60 each; the last is in the table.
 `python -m benchmarks.peers.solved` measures process start to solved.
 
 """
