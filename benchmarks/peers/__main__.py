@@ -60,7 +60,7 @@ mattered more pairs were made. On a quieter day before, six pairs of `compile` g
 (vector) and 9.33 [9.27, 9.39] (torch-native) times SB3 for PPO, 2.42 [2.32, 2.53] and 4.37 [4.23, 4.53] times CleanRL
 for DQN, and in bfloat16 2.96 [2.88, 3.04] for SAC and 2.19 [2.10, 2.28] for TD3. TD3 in float32 against CleanRL was
 measured four times within forty minutes and small changes, as its ratio follows the state of the machine: 2.06 [1.98,
-2.14] with 24 pairs, then 2.05 [1.99, 2.11], 2.03 [1.98, 2.08] and 1.95 [1.91, 2.00] with 60 each; the last is in the table.
+2.14] with 24 pairs, then 2.05 [1.99, 2.11], 2.03 [1.98, 2.08] and 1.95 [1.91, 2.00] with 60 each; the last is below.
 `python -m benchmarks.peers.solved` measures process start to solved.
 
 """
