@@ -1,7 +1,7 @@
 """Code in C and C++, compiled when first needed and kept; what cannot be compiled is done without.
 
-A file is compiled for the instructions this processor has, and kept under a name that tells them, so that machines may
-share a folder.
+What is kept has a name made of the source and its header, the compiler, its flags and the kind of machine, so that
+machines and environments may share a folder.
 """
 
 from __future__ import annotations
@@ -9,10 +9,13 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import shlex
 import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+
+COMPILERS = {".c": ("CC", "cc"), ".cpp": ("CXX", "c++")}  # the variable that names another, and the usual one
 
 
 def folder() -> Path:
@@ -21,10 +24,13 @@ def folder() -> Path:
     return Path(kept) / "ganglion"
 
 
-def built(source: Path, compiler: Sequence[str], flags: Sequence[str], into: Path) -> Path:
+def built(source: Path, flags: Sequence[str], into: Path) -> Path:
     """The library, compiled unless it is there; put in place as a whole, so that others may do the same at once."""
+    variable, usual = COMPILERS[source.suffix]
+    compiler = shlex.split(os.environ.get(variable) or usual)
     known = " ".join((*compiler, *flags, platform.machine())).encode()
-    name = f"{source.stem}-{hashlib.sha256(source.read_bytes() + known).hexdigest()[:16]}.so"
+    code = b"".join(part.read_bytes() for part in (source, source.with_suffix(".h")) if part.exists())
+    name = f"{source.stem}-{hashlib.sha256(code + known).hexdigest()[:16]}.so"
     library = into / name
     if not library.exists():
         into.mkdir(mode=0o700, parents=True, exist_ok=True)

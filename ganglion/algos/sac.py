@@ -56,7 +56,7 @@ class Actor(nn.Encoded):
 
     def action(self, obs: Obs, past: Past) -> tuple[Tensor, Memory]:
         features, memory = self.encoder(obs, past)
-        mean, spread = self.head(self.body(features)[0]).chunk(2, -1)
+        mean, spread = self.head.over(self.body, features).chunk(2, -1)
         log_std = -5 + 3.5 * (torch.tanh(spread) + 1)  # between -5 and 2, without a dead gradient at the edges
         return torch.cat([mean, log_std], -1), memory
 
@@ -72,8 +72,7 @@ class Critics(nn.Encoded):
     def value(self, obs: Obs, past: Past, action: Action | None = None) -> tuple[Tensor, Memory]:
         features, memory = self.encoder(obs, past)
         assert action is not None
-        hidden = self.body(features, beside=action)
-        return self.head(hidden), memory
+        return self.head.over(self.body, features, beside=action), memory
 
 
 class SACModel(Model):

@@ -63,7 +63,7 @@ class Actor(nn.Encoded):
 
     def action(self, obs: Obs, past: Past) -> tuple[Tensor, Memory]:
         features, memory = self.encoder(obs, past)
-        raw = torch.tanh(self.head(self.body(features)[0]))
+        raw = torch.tanh(self.head.over(self.body, features))
         low, high = ops.bounds(self.space, raw)
         return torch.lerp(low, high, 0.5 * (raw.reshape(*raw.shape[:2], *self.space.shape) + 1)), memory
 
@@ -79,12 +79,10 @@ class Critics(nn.Encoded):
     def value(self, obs: Obs, past: Past, action: Action | None = None) -> tuple[Tensor, Memory]:
         features, memory = self.encoder(obs, past)
         assert action is not None
-        hidden = self.body(features, beside=action)
-        return self.head(hidden), memory
+        return self.head.over(self.body, features, beside=action), memory
 
     def first(self, obs: Obs, past: Past, action: Action) -> Tensor:
-        hidden = self.body.member(self.encoder(obs, past)[0], 0, beside=action)
-        return self.head.member(hidden, 0)
+        return self.head.first_over(self.body, self.encoder(obs, past)[0], beside=action)
 
 
 class TD3Model(Model):

@@ -8,8 +8,6 @@ from __future__ import annotations
 import ctypes
 import functools
 import logging
-import os
-import shlex
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -22,7 +20,7 @@ SOURCE = Path(__file__).with_name("rows.c")
 FLAGS = ("-O3", "-ffp-contract=off", "-fPIC", "-shared")  # nothing that changes what a sum rounds to
 KINDS = {"p": ctypes.c_void_p, "n": ctypes.c_int64, "d": ctypes.c_double}
 ARGUMENTS = {  # of each function: pointers, numbers, doubles
-    "draw": "pnnnnp", "fetch": "pnnnpnnp", "frames": "pnnnpnnp", "use": "ppnpnn", "set": "pnppnn",
+    "store": "pnnppnpd", "draw": "pnnnnp", "fetch": "pnnnpnnp", "frames": "pnnnpnnp", "use": "ppnpnn", "set": "pnppnn",
     "fill": "pnnnnpnd", "find": "pnnppnnppp", "over_least": "pn", "urgency": "pndpp",
 }  # fmt: skip
 
@@ -38,7 +36,7 @@ def code() -> Any:
 
 
 def built(into: Path) -> Path:
-    return native.built(SOURCE, shlex.split(os.environ.get("CC") or "cc"), FLAGS, into)
+    return native.built(SOURCE, FLAGS, into)
 
 
 def load(library: Path) -> Any:

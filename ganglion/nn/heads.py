@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from ganglion.core import Box, Composite, Discrete, EnvSpec, MultiBinary, MultiDiscrete, Space
 from ganglion.errors import UserError
+from ganglion.nn import wide
 from ganglion.nn.layers import MLP, Init, Last, Linears, head
 
 
@@ -116,6 +117,16 @@ class ValueHeads(Linears):
             return (x * self.weight.transpose(1, 2)[:, None]).sum(-1) + self.bias
         return super().forward(x.flatten(1, 2)).squeeze(-1).unflatten(1, x.shape[1:3])
 
-    def member(self, x: Tensor, index: int) -> Tensor:
-        """Of one member of the body alone: [T, B, out] -> [T, B]."""
-        return super().member(x, index).squeeze(-1)
+    def over(self, body: MLP, x: Tensor, beside: Tensor | None = None) -> Tensor:
+        """`self(body(x, beside))`, as one where that is quicker: [T, B, ...] -> [count, T, B]."""
+        return self.some(slice(None), body, x, beside) if body.wide(x) else self(body(x, beside))
+
+    def first_over(self, body: MLP, x: Tensor, beside: Tensor | None = None) -> Tensor:
+        """The same of the first member alone: [T, B, ...] -> [T, B]."""
+        if body.wide(x):
+            return self.some(slice(1), body, x, beside)[0]
+        return self.member(body.member(x, 0, beside), 0).squeeze(-1)
+
+    def some(self, which: slice, body: MLP, x: Tensor, beside: Tensor | None) -> Tensor:
+        layers = *body.pair(which), self.weight[which].transpose(1, 2), self.bias[which]
+        return wide.perceptrons(x, beside, *layers).squeeze(-1).unflatten(1, x.shape[:2])

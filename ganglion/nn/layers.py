@@ -12,10 +12,8 @@ from ganglion.nn import tiny, wide
 
 CHUNK = 1_024  # rows of one product
 MANY = 8 * CHUNK  # rows from which on they are learned from in chunks
-FEW, SOME = (
-    4,
-    8,
-)  # columns of a product that are better summed one by one on a GPU; where a compiler joins that on a CPU
+FEW = 4  # columns of a product that are better summed one by one on a GPU
+SOME = 8  # the same on a CPU, where a compiler joins the sums to what is around
 THIN, LOW = 64, 32  # inputs and rows of what acting multiplies: a library's call would cost more than the product
 Activation = Literal["relu", "tanh", "elu", "silu"]
 Init = Literal["uniform", "orthogonal"]
@@ -76,36 +74,34 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor, beside: Tensor | None = None) -> Tensor:
         rows = x.shape[:2]
-        if self.dtype == torch.float32 and wide.fits(x, self.sizes, self.kind):
+        if self.wide(x):
             return wide.perceptrons(x, beside, *self.pair(slice(None))).unflatten(1, rows)
         x = wide.joined(x, beside)
         if self.dtype == torch.float32 and tiny.fits(x, self.sizes, self.kind):
             one, two = self.layers
             given = x.reshape(1, -1, x.shape[-1]), one.weight, one.bias, two.weight, two.bias
             return tiny.perceptrons(*given, self.kind, self.tf32).unflatten(1, rows)
-        y = self.each(lowered(x, self.dtype))
+        y = lowered(x, self.dtype).reshape(1, -1, x.shape[-1]).expand(self.count, -1, -1)
         for layer in self.layers:
             y = self.activation(layer(y))
         return typed(y.unflatten(1, rows), x.dtype)
 
     def member(self, x: Tensor, index: int, beside: Tensor | None = None) -> Tensor:
         """One of the perceptrons alone: [T, B, inputs] -> [T, B, out]."""
-        if self.dtype == torch.float32 and wide.fits(x, self.sizes, self.kind):
-            return wide.perceptrons(x, beside, *self.pair(slice(index, index + 1)))[0].unflatten(0, x.shape[:2])
         x = wide.joined(x, beside)
         y = lowered(x, self.dtype)
         for layer in self.layers:
             y = self.activation(layer.member(y, index))  # type: ignore[operator]
         return y.to(x.dtype)
 
+    def wide(self, x: Tensor) -> bool:
+        """Whether it is computed as one operation, with a last layer over it."""
+        return self.dtype == torch.float32 and wide.fits(x, self.sizes, self.kind)
+
     def pair(self, which: slice) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """The parameters of two layers, of these members."""
         one, two = (layer for layer in self.layers if isinstance(layer, Linears))
         return one.weight[which], one.bias[which], two.weight[which], two.bias[which]
-
-    def each(self, x: Tensor) -> Tensor:
-        """Rows [T, B, inputs] for each of the perceptrons: [count, T * B, inputs]."""
-        return x.reshape(1, -1, x.shape[-1]).expand(self.count, -1, -1)
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -130,8 +126,9 @@ def typed(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 class Last(nn.Linear):
-    """A last layer over a body. Few outputs are sums on a GPU, and where a compiler joins them to what is around; there
-    not over bfloat16, since the other last bit of a gradient would round to another number."""
+    """A last layer over a body: [..., out] -> [..., outputs]. Few outputs are sums on a GPU, and where a compiler joins
+    them to what is around; there not over bfloat16, since the other last bit of a gradient would round to another
+    number."""
 
     def __init__(self, body: MLP, outputs: int) -> None:
         super().__init__(body.out, outputs)
@@ -144,6 +141,13 @@ class Last(nn.Linear):
         if joins and not x.is_cuda:
             return product(x.flatten(0, -2)[None], self.weight.t()[None], self.bias)[0].unflatten(0, x.shape[:-1])
         return super().forward(x)
+
+    def over(self, body: MLP, x: Tensor) -> Tensor:
+        """`self(body(x)[0])`, as one where that is quicker: [T, B, inputs] -> [T, B, outputs]."""
+        if not body.wide(x):
+            return self(body(x)[0])
+        layers = *body.pair(slice(None)), self.weight[None], self.bias[None, None]
+        return wide.perceptrons(x, None, *layers)[0].unflatten(0, x.shape[:2])
 
 
 def head(body: MLP, outputs: int, init: Init, gain: float) -> Last:

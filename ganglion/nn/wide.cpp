@@ -1,9 +1,11 @@
-// Perceptrons of two layers on a CPU: many nets at once, forward and backward.
+// Perceptrons on a CPU: two wide layers and a narrow last one, or none, of many nets at once, forward and backward.
 //
-// Each thread computes whole nets, or its share of the rows of every net, without waiting for the others: what one
-// layer leaves in the cache of a core the next one finds there. Products are of tiles that fit the registers; both
-// operands are first copied to where they are read in order. The order of every sum is fixed by the shapes and the
-// number of threads, so that equal calls give equal bits.
+// Each thread computes whole nets, or its share of every net, as far as it can without waiting for the others: what one
+// layer leaves in the cache of a core the next one finds there. What nobody asks for afterwards lies in memory that is
+// used again and again, and so stays in the caches. The order of every sum is fixed by the shapes and the number of
+// threads, so that equal calls give equal bits.
+
+#include "wide.h"
 
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
 #include <torch/csrc/stable/library.h>
@@ -11,191 +13,51 @@
 
 #include <omp.h>
 
-#include <algorithm>
-#include <cstring>
+#include <memory>
 #include <tuple>
+#include <type_traits>
 #include <utility>
-#include <vector>
 
 using torch::stable::Tensor;
-using Many = int64_t;
-
-#ifdef __AVX512F__
-constexpr Many WIDTH = 16, HIGH = 8;
-#else
-constexpr Many WIDTH = 8, HIGH = 6;
-#endif
-constexpr Many WIDE = 2 * WIDTH, DEEP = 256;  // columns of a tile; how much of a sum is taken at a time
-typedef float Vector __attribute__((vector_size(WIDTH * 4), aligned(4)));
 
 namespace {
 
-template <class Sum> Sum load(const float* at) {
-  Sum value;
-  std::memcpy(&value, at, sizeof value);
-  return value;
-}
-
-// Numbers of one by turns with those of another, from the H-th on.
-#ifdef __AVX512F__
-#define BY_TURNS(a, b, H)                                                                                            \
-  __builtin_shufflevector(a, b, H, H + 16, H + 1, H + 17, H + 2, H + 18, H + 3, H + 19, H + 4, H + 20, H + 5, H + 21, \
-                          H + 6, H + 22, H + 7, H + 23)
-#else
-#define BY_TURNS(a, b, H) __builtin_shufflevector(a, b, H, H + 8, H + 1, H + 9, H + 2, H + 10, H + 3, H + 11)
-#endif
-
-// WIDTH x WIDTH numbers transposed: each pass takes the upper and the lower half by turns.
-inline __attribute__((always_inline)) void transpose(const float* from, Many down, float* to, Many pitch) {
-  Vector rows[WIDTH], next[WIDTH];
-  for (Many i = 0; i < WIDTH; i++) rows[i] = load<Vector>(from + i * down);
-#pragma GCC unroll 4
-  for (Many pass = 1; pass < WIDTH; pass *= 2) {
-#pragma GCC unroll 8
-    for (Many i = 0; i < WIDTH / 2; i++) {
-      next[2 * i] = BY_TURNS(rows[i], rows[i + WIDTH / 2], 0);
-      next[2 * i + 1] = BY_TURNS(rows[i], rows[i + WIDTH / 2], (WIDTH / 2));
-    }
-#pragma GCC unroll 16
-    for (Many i = 0; i < WIDTH; i++) rows[i] = next[i];
-  }
-  for (Many i = 0; i < WIDTH; i++) *(Vector*)(to + i * pitch) = rows[i];
-}
-
-// A matrix as it lies in memory: element (i, j) at i * down + j * along.
-struct Matrix {
-  const float* at;
-  Many down, along;
-  Matrix part(Many i, Many j) const { return {at + i * down + j * along, down, along}; }
-};
-
-// Where a thread copies what it multiplies.
-struct Room {
-  std::vector<float> left, right = std::vector<float>(WIDE * DEEP), tile = std::vector<float>(HIGH * WIDE);
-  float* rows(Many count) {
-    left.resize(std::max<size_t>(left.size(), (count + HIGH) * DEEP));
-    return left.data();
-  }
-};
-thread_local Room room;
-
-void copy_left(Matrix a, Many rows, Many deep, float* to) {  // [deep][HIGH], zeros beyond the rows
-  if (rows == HIGH && a.down == 1) {
-    for (Many k = 0; k < deep; k++) std::memcpy(to + k * HIGH, a.at + k * a.along, HIGH * sizeof(float));
-    return;
-  }
-  for (Many i = 0; i < HIGH; i++)
-    for (Many k = 0; k < deep; k++) to[k * HIGH + i] = i < rows ? a.at[i * a.down + k * a.along] : 0.0f;
-}
-
-void copy_right(Matrix b, Many deep, Many columns, float* to) {  // [deep][WIDE], zeros beyond the columns
-  if (columns == WIDE && b.along == 1) {
-    for (Many k = 0; k < deep; k++) std::memcpy(to + k * WIDE, b.at + k * b.down, WIDE * sizeof(float));
-    return;
-  }
-  if (columns == WIDE && b.down == 1 && deep % WIDTH == 0) {
-    for (Many k = 0; k < deep; k += WIDTH)
-      for (Many j = 0; j < WIDE; j += WIDTH) transpose(b.at + j * b.along + k, b.along, to + k * WIDE + j, WIDE);
-    return;
-  }
-  for (Many k = 0; k < deep; k++)
-    for (Many j = 0; j < WIDE; j++) to[k * WIDE + j] = j < columns ? b.at[k * b.down + j * b.along] : 0.0f;
-}
-
-// What is made of a sum before it is kept: `done(sum, row, column)`, of a vector or of one number.
-struct Kept {
-  template <class Sum> Sum operator()(Sum sum, Many, Many) const { return sum; }
-};
-
-struct Activated {  // relu(sum + bias), which leaves what is not a number
-  const float* bias;
-  template <class Sum> Sum operator()(Sum sum, Many, Many j) const {
-    sum += load<Sum>(bias + j);
-    return sum <= 0 ? Sum{} : sum;
-  }
-};
-
-struct Masked {  // the gradient of what went into an activation, from that of what it gave
-  const float* gave;
-  Many pitch;
-  template <class Sum> Sum operator()(Sum sum, Many i, Many j) const {
-    return load<Sum>(gave + i * pitch + j) <= 0 ? Sum{} : sum;
-  }
-};
-
-// One tile, HIGH x WIDE, of a product: part of a sum, added to what is there unless it is the first.
-template <bool IN_ROWS, class Done>
-__attribute__((noinline)) void tile(Many deep, const float* a, Many down, const float* b, float* c, Many pitch,
-                                    bool first, bool last, Many row, Many column, Done done) {
-  Vector sum[HIGH][2];
-  for (Many i = 0; i < HIGH; i++)
-    for (Many j = 0; j < 2; j++) __builtin_prefetch(c + i * pitch + j * WIDTH, 1);
-  for (Many i = 0; i < HIGH; i++)
-    for (Many j = 0; j < 2; j++) sum[i][j] = first ? Vector{} : load<Vector>(c + i * pitch + j * WIDTH);
-  for (Many k = 0; k < deep; k++) {
-    const Vector b0 = load<Vector>(b + k * WIDE), b1 = load<Vector>(b + k * WIDE + WIDTH);
-#pragma GCC unroll 16
-    for (Many i = 0; i < HIGH; i++) {
-      const float x = IN_ROWS ? a[k + i * down] : a[k * HIGH + i];
-      sum[i][0] += x * b0;
-      sum[i][1] += x * b1;
-    }
-  }
-  for (Many i = 0; i < HIGH; i++)
-    for (Many j = 0; j < 2; j++)
-      *(Vector*)(c + i * pitch + j * WIDTH) = last ? done(sum[i][j], row + i, column + j * WIDTH) : sum[i][j];
-}
-
-// Asks the caches for what is copied next, the part-th of so many parts of it.
-void ask(Matrix b, Many deep, Many part, Many parts) {
-  const bool in_rows = b.along == 1;
-  const Many strips = in_rows ? deep : WIDE, length = in_rows ? WIDE : deep, pitch = in_rows ? b.down : b.along;
-  for (Many s = strips * part / parts; s < strips * (part + 1) / parts; s++)
-    for (Many l = 0; l < length; l += 16) __builtin_prefetch(b.at + s * pitch + l, 0, 2);
-}
-
-// c[rows, columns] = a[rows, depth] b[depth, columns]
-template <class Done>
-void product(Many rows, Many columns, Many depth, Matrix a, Matrix b, float* c, Many pitch, Done done) {
-  const bool in_rows = a.along == 1;  // read where they are, but for the last few
-  const Many tiles = (rows + HIGH - 1) / HIGH;
-  float *left = room.rows(in_rows ? HIGH : rows), *right = room.right.data(), *apart = room.tile.data();
-  for (Many k = 0; k < depth; k += DEEP) {
-    const Many deep = std::min(DEEP, depth - k);
-    const bool first = k == 0, last = k + deep == depth;
-    for (Many i = 0; i < rows; i += HIGH)
-      if (!in_rows || rows - i < HIGH)
-        copy_left(a.part(i, k), std::min(HIGH, rows - i), deep, left + (in_rows ? 0 : i * DEEP));
-    for (Many j = 0; j < columns; j += WIDE) {
-      const Many wide = std::min(WIDE, columns - j);
-      copy_right(b.part(k, j), deep, wide, right);
-      for (Many i = 0; i < rows; i += HIGH) {
-        const Many high = std::min(HIGH, rows - i);
-        const auto compute = [&](float* to, Many down, bool fresh, bool over, auto finish) {
-          if (in_rows && high == HIGH)
-            tile<true>(deep, a.part(i, k).at, a.down, right, to, down, fresh, over, i, j, finish);
-          else
-            tile<false>(deep, left + (in_rows ? 0 : i * DEEP), 0, right, to, down, fresh, over, i, j, finish);
-        };
-        if (j + 2 * WIDE <= columns) ask(b.part(k, j + WIDE), deep, i / HIGH, tiles);
-        float* into = c + i * pitch + j;
-        if (high == HIGH && wide == WIDE) {
-          compute(into, pitch, first, last, done);
-          continue;
-        }
-        compute(apart, WIDE, true, false, Kept{});
-        for (Many r = 0; r < high; r++)
-          for (Many s = 0; s < wide; s++) {
-            const float sum = apart[r * WIDE + s] + (first ? 0.0f : into[r * pitch + s]);
-            into[r * pitch + s] = last ? done(sum, i + r, j + s) : sum;
-          }
-      }
-    }
-  }
-}
-
 void layer(Many rows, Many columns, Many depth, const float* x, const float* w, const float* bias, float* out) {
   product(rows, columns, depth, {x, depth, 1}, {w, columns, 1}, out, columns, Activated{bias});
+}
+
+float dot(const float* a, const float* b, Many n) {
+  Vector sum[4] = {};
+  Many i = 0;
+  for (; i + 4 * WIDTH <= n; i += 4 * WIDTH)
+    for (Many v = 0; v < 4; v++) sum[v] += load<Vector>(a + i + v * WIDTH) * load<Vector>(b + i + v * WIDTH);
+  sum[0] += sum[1] + (sum[2] + sum[3]);
+  float whole = 0;
+  for (Many v = 0; v < WIDTH; v++) whole += sum[0][v];
+  for (; i < n; i++) whole += a[i] * b[i];
+  return whole;
+}
+
+// The last layer, w [O, W]: of few outputs each is a sum, for a tile would be mostly empty.
+void ends(Many rows, Many O, Many W, const float* h, const float* w, const float* bias, float* out) {
+  if (O > HIGH) return product(rows, O, W, {h, W, 1}, {w, 1, W}, out, O, Moved{bias});
+  for (Many i = 0; i < rows; i++)
+    for (Many o = 0; o < O; o++) out[i * O + o] = dot(h + i * W, w + o * W, W) + bias[o];
+}
+
+// One row of the gradient of what went into the second activation, from those of few outputs.
+void spread(Many O, Many W, const float* grad, const float* w, const float* h, float* to) {
+  Many j = 0;
+  for (; j + WIDTH <= W; j += WIDTH) {
+    Vector sum{};
+    for (Many o = 0; o < O; o++) sum += grad[o] * load<Vector>(w + o * W + j);
+    *(Vector*)(to + j) = load<Vector>(h + j) <= 0 ? Vector{} : sum;
+  }
+  for (; j < W; j++) {
+    float sum = 0;
+    for (Many o = 0; o < O; o++) sum += grad[o] * w[o * W + j];
+    to[j] = h[j] <= 0 ? 0.0f : sum;
+  }
 }
 
 // What a thread does of something that can be shared out in units: [from, to).
@@ -207,16 +69,42 @@ struct Part {
   }
 };
 
-// Work for each thread, without waiting in between: whole nets where they come out even, else a part of each.
-template <class Work>
-void share(Many nets, Work work) {
+// Memory for what is computed on the way and not kept, of the thread that calls.
+struct Scratch {
+  std::unique_ptr<float[]> held;
+  size_t size = 0;
+  float* at(size_t wanted) {
+    if (wanted > size) held.reset(new float[(size = wanted) + 16]);
+    return held.get() + (64 - reinterpret_cast<uintptr_t>(held.get()) % 64) % 64 / sizeof(float);
+  }
+};
+thread_local Scratch scratch;
+
+struct Nothing {
+  void operator()(Many, Part, float*) const {}
+};
+
+// Work for each thread: whole nets where they come out even, else a part of each. `first(net, part, room)`, then
+// `second` of the same, which may read all that the first has written. A room of `size` numbers is a thread's, or where
+// threads share nets a net's.
+template <class First, class Second = Nothing>
+void share(Many nets, Many size, First first, Second second = {}) {
+  float* const rooms = scratch.at(std::max<Many>(nets, omp_get_max_threads()) * size);
 #pragma omp parallel
   {
     const Many own = omp_get_thread_num(), all = omp_get_num_threads();
-    if (nets % all == 0)
-      for (Many n = nets / all * own; n < nets / all * (own + 1); n++) work(n, Part{0, 1});
-    else
-      for (Many n = 0; n < nets; n++) work(n, Part{own, all});
+    if (nets % all == 0) {
+      for (Many n = nets / all * own; n < nets / all * (own + 1); n++) {
+        first(n, Part{0, 1}, rooms + own * size);
+        second(n, Part{0, 1}, rooms + own * size);
+      }
+    } else {
+      for (Many n = 0; n < nets; n++) first(n, Part{own, all}, rooms + n * size);
+      if constexpr (!std::is_same_v<Second, Nothing>) {
+#pragma omp barrier
+        for (Many n = 0; n < nets; n++) second(n, Part{own, all}, rooms + n * size);
+      }
+    }
   }
 }
 
@@ -231,82 +119,146 @@ Tensor made(Many nets, Many rows, Many columns) {
 float* of(const Tensor& x) { return static_cast<float*>(x.mutable_data_ptr()); }
 const float* in(const Tensor& x) { return static_cast<const float*>(x.const_data_ptr()); }
 
-// x [G, N, D], w1 [C, D, H], b1 [C, 1, H], w2 [C, H, W], b2 [C, 1, W] -> what both layers give [C, N, H], [C, N, W].
-std::tuple<Tensor, Tensor> forward(Tensor x, Tensor w1, Tensor b1, Tensor w2, Tensor b2) {
-  const Many nets = w1.size(0), each = nets / x.size(0), rows = x.size(1);
-  const Many D = x.size(2), H = w1.size(2), W = w2.size(2);
-  Tensor h1 = made(nets, rows, H), h2 = made(nets, rows, W);
-  const float *px = in(x), *pw1 = in(w1), *pb1 = in(b1), *pw2 = in(w2), *pb2 = in(b2);
-  float *p1 = of(h1), *p2 = of(h2);
-  share(nets, [&](Many n, Part part) {
+// Nets of weights w1 [C, D, H], w2 [C, H, W], w3 [C, O, W]. Without outputs (O = 0) there is no last layer, and what
+// the second gives is what comes out.
+struct Nets {
+  const float *w1, *w2, *w3;
+  Many count, D, H, W, O;
+
+  Nets(const Tensor& one, const Tensor& two, const Tensor& three) : w1(in(one)), w2(in(two)), w3(in(three)) {
+    const Many *first = one.sizes().data(), *last = three.sizes().data();
+    count = first[0], D = first[1], H = first[2], O = last[1], W = last[2];
+  }
+  Many out() const { return O ? O : W; }
+
+  // The gradients of what goes into both activations, from that of what came out.
+  void back(Many n, Many rows, const float* grad, const float* h1, const float* h2, float* g1, float* g2) const {
+    const float* w = w3 + n * O * W;
+    if (O > HIGH)
+      product(rows, W, O, {grad, O, 1}, {w, W, 1}, g2, W, Masked{h2, W});
+    else if (O)
+      for (Many i = 0; i < rows; i++) spread(O, W, grad + i * O, w, h2 + i * W, g2 + i * W);
+    else
+      for (Many i = 0; i < rows * W; i++) g2[i] = h2[i] <= 0 ? 0.0f : grad[i];
+    product(rows, H, W, {g2, W, 1}, {w2 + n * H * W, 1, W}, g1, H, Masked{h1, H});
+  }
+};
+
+// Rows x [G, N, D] through nets with biases b1 [C, 1, H], b2 [C, 1, W], b3 [C, 1, O]: what comes out [C, N, O or W],
+// and what both layers give [C, N, H] and [C, N, W], unless it is not to be kept.
+void through(const Nets& net, const Tensor& x, const Tensor& b1, const Tensor& b2, const Tensor& b3, float* h1,
+             float* h2, float* out) {
+  const Many groups = x.size(0), rows = x.size(1), each = net.count / groups;
+  const float *px = in(x), *p1 = in(b1), *p2 = in(b2), *p3 = in(b3);
+  share(net.count, h1 ? 0 : rows * (net.H + net.W), [&](Many n, Part part, float* room) {
     const auto [from, to] = part.of(rows, HIGH);
-    float *one = p1 + (n * rows + from) * H, *two = p2 + (n * rows + from) * W;
-    layer(to - from, H, D, px + (n / each * rows + from) * D, pw1 + n * D * H, pb1 + n * H, one);
-    layer(to - from, W, H, one, pw2 + n * H * W, pb2 + n * W, two);
+    const Many high = to - from, at = n * rows + from;
+    float* one = h1 ? h1 + at * net.H : room + from * net.H;
+    float* two = !net.O ? out + at * net.W : h2 ? h2 + at * net.W : room + rows * net.H + from * net.W;
+    layer(high, net.H, net.D, px + (n / each * rows + from) * net.D, net.w1 + n * net.D * net.H, p1 + n * net.H, one);
+    layer(high, net.W, net.H, one, net.w2 + n * net.H * net.W, p2 + n * net.W, two);
+    if (net.O) ends(high, net.O, net.W, two, net.w3 + n * net.O * net.W, p3 + n * net.O, out + at * net.O);
   });
-  return {h1, h2};
 }
 
-void mask(const float* __restrict grad, const float* __restrict gave, float* __restrict to, Many n) {
-  for (Many i = 0; i < n; i++) to[i] = gave[i] <= 0 ? 0.0f : grad[i];
+Tensor only(Tensor x, Tensor w1, Tensor b1, Tensor w2, Tensor b2, Tensor w3, Tensor b3) {
+  const Nets net(w1, w2, w3);
+  Tensor out = made(net.count, x.size(1), net.out());
+  through(net, x, b1, b2, b3, nullptr, nullptr, of(out));
+  return out;
 }
 
-// The gradients of what goes into both activations [C, N, H], [C, N, W], and of the rows' columns from `skip` on
-// [C, N, D - skip].
-std::tuple<Tensor, Tensor, Tensor> inward(Tensor grad, Tensor h1, Tensor h2, Tensor w1, Tensor w2, int64_t skip) {
-  const Many nets = w1.size(0), rows = h1.size(1), D = w1.size(1), H = w1.size(2), W = w2.size(2), left = D - skip;
-  Tensor g1 = made(nets, rows, H), g2 = made(nets, rows, W), gx = made(nets, rows, left);
-  const float *pg = in(grad), *p1 = in(h1), *p2 = in(h2), *pw1 = in(w1), *pw2 = in(w2);
-  float *o1 = of(g1), *o2 = of(g2), *ox = of(gx);
-  share(nets, [&](Many n, Part part) {
+// Without a last layer what comes out is the last of these, and the first is empty.
+std::tuple<Tensor, Tensor, Tensor> forward(Tensor x, Tensor w1, Tensor b1, Tensor w2, Tensor b2, Tensor w3, Tensor b3) {
+  const Nets net(w1, w2, w3);
+  const Many rows = x.size(1);
+  Tensor out = made(net.count, rows, net.O), h1 = made(net.count, rows, net.H), h2 = made(net.count, rows, net.W);
+  through(net, x, b1, b2, b3, of(h1), of(h2), net.O ? of(out) : of(h2));
+  return {out, h1, h2};
+}
+
+// The gradient of the rows' columns from `skip` on [C, N, D - skip].
+Tensor inward(Tensor grad, Tensor h1, Tensor h2, Tensor w1, Tensor w2, Tensor w3, int64_t skip) {
+  const Nets net(w1, w2, w3);
+  const Many rows = h1.size(1), left = net.D - skip;
+  Tensor gx = made(net.count, rows, left);
+  const float *pg = in(grad), *p1 = in(h1), *p2 = in(h2);
+  float* px = of(gx);
+  share(net.count, rows * (net.H + net.W), [&](Many n, Part part, float* room) {
     const auto [from, to] = part.of(rows, HIGH);
-    const Many high = to - from, at1 = (n * rows + from) * H, at2 = (n * rows + from) * W;
-    mask(pg + at2, p2 + at2, o2 + at2, high * W);
-    product(high, H, W, {o2 + at2, W, 1}, {pw2 + n * H * W, 1, W}, o1 + at1, H, Masked{p1 + at1, H});
-    if (left > 0) {
-      float* into = ox + (n * rows + from) * left;
-      product(high, left, H, {o1 + at1, H, 1}, {pw1 + (n * D + skip) * H, 1, H}, into, left, Kept{});
-    }
+    const Many high = to - from, at = n * rows + from;
+    float *g1 = room + from * net.H, *g2 = room + rows * net.H + from * net.W;
+    net.back(n, high, pg + at * net.out(), p1 + at * net.H, p2 + at * net.W, g1, g2);
+    const Matrix w{net.w1 + (n * net.D + skip) * net.H, 1, net.H};
+    product(high, left, net.H, {g1, net.H, 1}, w, px + at * left, left, Kept{});
   });
-  return {g1, g2, gx};
+  return gx;
 }
 
 // The gradients of a layer's weights and bias, some columns of them.
 void weights(Many rows, Many D, Many H, const float* x, const float* g, float* w, float* b, Many from, Many to) {
-  product(D, to - from, rows, {x, 1, D}, {g + from, H, 1}, w + from, H, Kept{});
-  Many j = from;
-  for (; j + WIDE <= to; j += WIDE) {
+  const auto add = [=](const float* rows_, Many deep, Many j, Many wide, bool first) {
     Vector sum[2] = {};
-    for (Many r = 0; r < rows; r++)
-      for (Many v = 0; v < 2; v++) sum[v] += load<Vector>(g + r * H + j + v * WIDTH);
-    std::memcpy(b + j, sum, sizeof sum);
-  }
-  for (; j < to; j++) {
-    b[j] = 0;
-    for (Many r = 0; r < rows; r++) b[j] += g[r * H + j];
-  }
+    for (Many r = 0; r < deep; r++)
+      for (Many v = 0; v < 2; v++) sum[v] += load<Vector>(rows_ + r * WIDE + v * WIDTH);
+    for (Many s = 0; s < wide; s++) b[from + j + s] = (first ? 0.0f : b[from + j + s]) + sum[s / WIDTH][s % WIDTH];
+  };
+  product(D, to - from, rows, {x, 1, D}, {g + from, H, 1}, w + from, H, Kept{}, add);
 }
 
-// The gradients of all parameters: w1, b1, w2, b2.
-std::tuple<Tensor, Tensor, Tensor, Tensor> outward(Tensor x, Tensor h1, Tensor g1, Tensor g2) {
-  const Many nets = h1.size(0), each = nets / x.size(0), rows = h1.size(1);
-  const Many D = x.size(2), H = h1.size(2), W = g2.size(2);
-  Tensor w1 = made(nets, D, H), b1 = made(nets, 1, H);
-  Tensor w2 = made(nets, H, W), b2 = made(nets, 1, W);
-  const float *px = in(x), *p1 = in(h1), *pg1 = in(g1), *pg2 = in(g2);
-  float *o1 = of(w1), *ob1 = of(b1), *o2 = of(w2), *ob2 = of(b2);
-  share(nets, [&](Many n, Part part) {
-    const auto [from2, to2] = part.of(W, WIDE);
-    weights(rows, H, W, p1 + n * rows * H, pg2 + n * rows * W, o2 + n * H * W, ob2 + n * W, from2, to2);
+// The gradient of the last layer's weights [O, W], some columns of them.
+void ends_weights(Many rows, Many O, Many W, const float* grad, const float* h, float* w, Many from, Many to) {
+  if (O > HIGH) return product(O, to - from, rows, {grad, 1, O}, {h + from, W, 1}, w + from, W, Kept{});
+  Many j = from;
+  for (; j + WIDE <= to; j += WIDE) {
+    Vector sum[HIGH][2] = {};
+    for (Many i = 0; i < rows; i++)
+      for (Many o = 0; o < O; o++)
+        for (Many v = 0; v < 2; v++) sum[o][v] += grad[i * O + o] * load<Vector>(h + i * W + j + v * WIDTH);
+    for (Many o = 0; o < O; o++) std::memcpy(w + o * W + j, sum[o], sizeof sum[o]);
+  }
+  for (; j < to; j++)
+    for (Many o = 0; o < O; o++) {
+      w[o * W + j] = 0;
+      for (Many i = 0; i < rows; i++) w[o * W + j] += grad[i * O + o] * h[i * W + j];
+    }
+}
+
+// The gradients of all parameters: w1, b1, w2, b2, w3, b3.
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> outward(Tensor x, Tensor grad, Tensor h1, Tensor h2,
+                                                                   Tensor w1, Tensor w2, Tensor w3) {
+  const Nets net(w1, w2, w3);
+  const Many nets = net.count, each = nets / x.size(0), rows = x.size(1), D = net.D, H = net.H, W = net.W, O = net.O;
+  Tensor to1 = made(nets, D, H), bias1 = made(nets, 1, H), to2 = made(nets, H, W), bias2 = made(nets, 1, W);
+  Tensor to3 = made(nets, O, W), bias3 = made(nets, 1, O);
+  const float *px = in(x), *pg = in(grad), *p1 = in(h1), *p2 = in(h2);
+  float *o1 = of(to1), *ob1 = of(bias1), *o2 = of(to2), *ob2 = of(bias2), *o3 = of(to3), *ob3 = of(bias3);
+  const auto back = [&](Many n, Part part, float* room) {
+    const auto [from, to] = part.of(rows, HIGH);
+    const Many at = n * rows + from;
+    float *g1 = room + from * H, *g2 = room + rows * H + from * W;
+    net.back(n, to - from, pg + at * net.out(), p1 + at * H, p2 + at * W, g1, g2);
+  };
+  const auto onto = [&](Many n, Part part, float* room) {
+    const float *g1 = room, *g2 = room + rows * H, *g3 = pg + n * rows * O;
     const auto [from1, to1] = part.of(H, WIDE);
-    weights(rows, D, H, px + n / each * rows * D, pg1 + n * rows * H, o1 + n * D * H, ob1 + n * H, from1, to1);
-  });
-  return {w1, b1, w2, b2};
+    weights(rows, D, H, px + n / each * rows * D, g1, o1 + n * D * H, ob1 + n * H, from1, to1);
+    const auto [from2, to2] = part.of(W, WIDE);
+    weights(rows, H, W, p1 + n * rows * H, g2, o2 + n * H * W, ob2 + n * W, from2, to2);
+    ends_weights(rows, O, W, g3, p2 + n * rows * W, o3 + n * O * W, from2, to2);
+    for (Many o = 0; o < O && part.own == 0; o++) {
+      ob3[n * O + o] = 0;
+      for (Many i = 0; i < rows; i++) ob3[n * O + o] += g3[i * O + o];
+    }
+  };
+  share(nets, rows * (H + W), back, onto);
+  return {to1, bias1, to2, bias2, to3, bias3};
 }
 
 }  // namespace
 
 STABLE_TORCH_LIBRARY_IMPL(ganglion, CPU, m) {
+  m.impl("wide_only", TORCH_BOX(&only));
   m.impl("wide", TORCH_BOX(&forward));
   m.impl("wide_inward", TORCH_BOX(&inward));
   m.impl("wide_outward", TORCH_BOX(&outward));

@@ -1,6 +1,6 @@
-"""Wide perceptrons on a CPU: two layers of many nets as one operation forward and two backward (wide.cpp).
+"""Wide perceptrons on a CPU: all layers of many nets as one operation forward and one backward (wide.cpp).
 
-A library multiplies matrices one by one; here a core takes a net through both layers while all of it is in its cache,
+A library multiplies matrices one by one; here a core takes a net through its layers while all of it is in its cache,
 and adds the bias, and what the activation makes of it, to the sum before that leaves the registers. Only inside
 compiled graphs, whose numbers differ in last bits anyway; compiled when first needed, and where that fails graphs are
 made of a library's products.
@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import os
-import shlex
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -25,17 +23,21 @@ log = logging.getLogger(__name__)
 
 SOURCE, TORCH = Path(__file__).with_name("wide.cpp"), Path(torch.__file__).parent
 FLAGS = ("-std=c++17", "-O3", "-ffp-contract=fast", "-fno-trapping-math", "-fno-signed-zeros", "-fopenmp")
-LINKED = ("-fPIC", "-shared", f"-I{TORCH / 'include'}", f"-L{TORCH / 'lib'}", "-Wl,--no-as-needed", "-ltorch_cpu")
+FOUND = (f"-DTORCH={torch.__version__}", f"-I{TORCH / 'include'}", f"-L{TORCH / 'lib'}")  # one library for each torch
+LINKED = ("-fPIC", "-shared", *FOUND, "-Wl,--no-as-needed", "-ltorch_cpu")
 INSTRUCTIONS = {  # of a processor, as torch calls them
     "AVX2": ("-mavx2", "-mfma"),
     "AVX512": ("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma", "-mprefer-vector-width=512"),
 }
 LEAST, NARROW = 64, 128  # rows and units; with fewer there is too little to share out, or a library is as quick
 LIBRARY = torch.library.Library("ganglion", "FRAGMENT")
+GIVEN = "Tensor w1, Tensor b1, Tensor w2, Tensor b2, Tensor w3, Tensor b3"
 SCHEMAS = {
-    "wide": "(Tensor x, Tensor w1, Tensor b1, Tensor w2, Tensor b2) -> (Tensor, Tensor)",
-    "wide_inward": "(Tensor g, Tensor h1, Tensor h2, Tensor w1, Tensor w2, int skip) -> (Tensor, Tensor, Tensor)",
-    "wide_outward": "(Tensor x, Tensor h1, Tensor g1, Tensor g2) -> (Tensor, Tensor, Tensor, Tensor)",
+    "wide_only": f"(Tensor x, {GIVEN}) -> Tensor",
+    "wide": f"(Tensor x, {GIVEN}) -> (Tensor, Tensor, Tensor)",
+    "wide_inward": "(Tensor g, Tensor h1, Tensor h2, Tensor w1, Tensor w2, Tensor w3, int skip) -> Tensor",
+    "wide_outward": "(Tensor x, Tensor g, Tensor h1, Tensor h2, Tensor w1, Tensor w2, Tensor w3)"
+    " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
 }
 
 
@@ -50,10 +52,9 @@ def fits(x: Tensor, sizes: tuple[int, ...], activation: str) -> bool:
 @functools.cache
 def loaded() -> bool:
     """Whether wide.cpp is compiled and at hand."""
-    compiler, instructions = shlex.split(os.environ.get("CXX") or "c++"), torch.backends.cpu.get_cpu_capability()
     try:
-        flags = (*FLAGS, *INSTRUCTIONS[instructions], *LINKED)
-        torch.ops.load_library(native.built(SOURCE, compiler, flags, native.folder()))
+        flags = (*FLAGS, *INSTRUCTIONS[torch.backends.cpu.get_cpu_capability()], *LINKED)
+        torch.ops.load_library(native.built(SOURCE, flags, native.folder()))
     except (OSError, RuntimeError, KeyError, subprocess.SubprocessError) as error:
         log.info("compiled graphs go without compiled perceptrons: %r", error)
         return False
@@ -69,16 +70,23 @@ def ready() -> bool:
 ready._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
-def perceptrons(x: Tensor, beside: Tensor | None, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> Tensor:
-    """[T, B, D] and nets [C, ...] -> [C, T * B, W]. Inputs may come in two parts; where a gradient is wanted of the
-    second alone, it costs a product of that width."""
-    whole = joined(x, beside)
-    alone = None
+def perceptrons(x: Tensor, beside: Tensor | None, *layers: Tensor) -> Tensor:
+    """Rows [T, B, D] through nets [C, ...] -> [C, T * B, O]. `layers`: weight and bias of each of two, and of a last,
+    [C, O, W] and [C, 1, O]; without it what the second gives. Inputs may come in two parts; where a gradient is wanted
+    of the second alone, it costs a product of that width."""
+    w2 = layers[2]
+    last = layers[4:] or (w2.new_empty(len(w2), 0, w2.shape[2]), w2.new_empty(len(w2), 1, 0))
+    whole, alone = joined(x, beside), None
     if beside is not None and beside.requires_grad and not x.requires_grad:
         alone, whole = beside.reshape(1, x.shape[0] * x.shape[1], -1), whole.detach()
     rows = whole.reshape(1, -1, whole.shape[-1]).contiguous()
-    out: Tensor = Wide.apply(rows, alone, w1, b1, w2, b2)[1]  # type: ignore[no-untyped-call]
-    return out
+    given = *layers[:4], *last
+    if not torch.is_grad_enabled():
+        only: Tensor = torch.ops.ganglion.wide_only(rows, *given)
+        return only
+    out, _, hidden = Wide.apply(rows, alone, *given)  # type: ignore[no-untyped-call]
+    found: Tensor = out if len(layers) > 4 else hidden
+    return found
 
 
 def joined(x: Tensor, beside: Tensor | None) -> Tensor:
@@ -89,58 +97,63 @@ def joined(x: Tensor, beside: Tensor | None) -> Tensor:
 # ------------------------------------------------------------ what the operations give, in shapes alone
 
 
-def outputs(x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> tuple[Tensor, ...]:
-    shape = len(w1), x.shape[1]
-    return x.new_empty(*shape, w1.shape[2]), x.new_empty(*shape, w2.shape[2])
+def outputs(x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, w3: Tensor, b3: Tensor) -> Tensor:
+    return x.new_empty(len(w1), x.shape[1], w3.shape[1] or w3.shape[2])
 
 
-def inward(g: Tensor, h1: Tensor, h2: Tensor, w1: Tensor, w2: Tensor, skip: int) -> tuple[Tensor, ...]:
-    return torch.empty_like(h1), torch.empty_like(h2), h1.new_empty(*h1.shape[:2], w1.shape[1] - skip)
+def all_outputs(
+    x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, w3: Tensor, b3: Tensor
+) -> tuple[Tensor, ...]:
+    return tuple(x.new_empty(len(w1), x.shape[1], size) for size in (w3.shape[1], w1.shape[2], w2.shape[2]))
 
 
-def outward(x: Tensor, h1: Tensor, g1: Tensor, g2: Tensor) -> tuple[Tensor, ...]:
-    nets, _, inner = h1.shape
-    w1, w2 = x.new_empty(nets, x.shape[2], inner), x.new_empty(nets, inner, g2.shape[2])
-    return w1, x.new_empty(nets, 1, inner), w2, x.new_empty(nets, 1, g2.shape[2])
+def inward(g: Tensor, h1: Tensor, h2: Tensor, w1: Tensor, w2: Tensor, w3: Tensor, skip: int) -> Tensor:
+    return h1.new_empty(*h1.shape[:2], w1.shape[1] - skip)
+
+
+def outward(x: Tensor, g: Tensor, h1: Tensor, h2: Tensor, w1: Tensor, w2: Tensor, w3: Tensor) -> tuple[Tensor, ...]:
+    weights = (w1.shape, (1, w1.shape[2])), (w2.shape, (1, w2.shape[2])), (w3.shape, (1, w3.shape[1]))
+    return tuple(x.new_empty(len(w1), *shape[-2:]) for pair in weights for shape in pair)
 
 
 # ------------------------------------------------------------ gradients, and several models at once
 
 
 class Wide(torch.autograd.Function):
-    """The operations as one that can be differentiated. In two steps backward: a graph that wants no gradient of the
-    parameters leaves out the second."""
+    """The operations as one that can be differentiated: what the last layer gives, and what the two before it do. Of
+    the two operations backward a graph leaves out the one whose gradients nobody wants."""
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(
-        x: Tensor, beside: Tensor | None, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        one, two = torch.ops.ganglion.wide(x, w1, b1, w2, b2)
-        return one, two
+    def forward(x: Tensor, beside: Tensor | None, *layers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        out, one, two = torch.ops.ganglion.wide(x, *layers)
+        return out, one, two
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        x, beside, w1, _, w2, _ = inputs
-        ctx.save_for_backward(x, w1, w2, *output)
-        ctx.mark_non_differentiable(output[0])
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+        x, beside, w1, _, w2, _, w3, _ = inputs
+        ctx.save_for_backward(x, w1, w2, w3, *output[1:])
+        ctx.mark_non_differentiable(output[1])
         wanted = x.shape[2] if x.requires_grad else 0 if beside is None else beside.shape[2]
         ctx.skip = x.shape[2] - wanted
 
     @staticmethod
-    def backward(ctx: Any, _: Tensor, grad: Tensor) -> tuple[Any, ...]:
-        x, w1, w2, h1, h2 = ctx.saved_tensors
-        g1, g2, into = torch.ops.ganglion.wide_inward(grad.contiguous(), h1, h2, w1, w2, ctx.skip)
-        grads = torch.ops.ganglion.wide_outward(x, h1, g1, g2)
-        into = into.unflatten(0, (len(x), -1)).sum(1) if ctx.skip < x.shape[2] else None
+    def backward(ctx: Any, last: Tensor, _: Tensor, hidden: Tensor) -> tuple[Any, ...]:
+        x, w1, w2, w3, h1, h2 = ctx.saved_tensors
+        grad = (last if w3.shape[1] else hidden).contiguous()
+        grads = torch.ops.ganglion.wide_outward(x, grad, h1, h2, w1, w2, w3)
+        if ctx.skip == x.shape[2]:
+            return None, None, *grads
+        into = torch.ops.ganglion.wide_inward(grad, h1, h2, w1, w2, w3, ctx.skip)
+        into = into.unflatten(0, (len(x), -1)).sum(1)
         return (into, None, *grads) if ctx.skip == 0 else (None, into, *grads)
 
 
 def several(op: Any) -> Any:
     """Nets of several models are more nets; each model's rows are groups of their own."""
 
-    def rule(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+    def rule(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Any, Any]:
         size = info.batch_size
 
         def whole(given: Any, dim: int | None) -> Any:
@@ -150,6 +163,8 @@ def several(op: Any) -> Any:
             return moved.flatten(0, 1).contiguous()
 
         gave = op(*(whole(given, dim) for given, dim in zip(args, in_dims, strict=True)))
+        if isinstance(gave, Tensor):
+            return gave.unflatten(0, (size, -1)), 0
         return tuple(part.unflatten(0, (size, -1)) for part in gave), (0,) * len(gave)
 
     return rule
@@ -157,7 +172,7 @@ def several(op: Any) -> Any:
 
 def defined() -> None:
     """Tells torch of the operations; what computes them is loaded when a graph wants them."""
-    fakes: tuple[Any, ...] = (outputs, inward, outward)
+    fakes: tuple[Any, ...] = (outputs, all_outputs, inward, outward)
     for (name, schema), shapes in zip(SCHEMAS.items(), fakes, strict=True):
         LIBRARY.define(name + schema)
         LIBRARY.impl(name, torch.library.fallthrough_kernel, "AutogradCPU")  # a graph has its gradients inside

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from ganglion.nn import wide
-from ganglion.nn.layers import MLP
+from ganglion.nn.heads import ValueHeads
+from ganglion.nn.layers import MLP, Last
 
 needs_it = pytest.mark.skipif(not wide.loaded(), reason="needs a C++ compiler and AVX2")
 SHAPES = [  # nets, inputs, layers, rows: none of them need fit the tiles
@@ -36,9 +37,20 @@ def threads(request: pytest.FixtureRequest) -> Iterator[int]:
 
 def slowly(x: Tensor, *params: Tensor) -> Tensor:
     """Layer by layer, in float64."""
-    w1, b1, w2, b2 = (p.double() for p in params)
+    w1, b1, w2, b2, *last = (p.double() for p in params)
     y = x.double().flatten(0, 1).expand(len(w1), -1, -1)
-    return torch.relu(torch.relu(y @ w1 + b1) @ w2 + b2)
+    y = torch.relu(torch.relu(y @ w1 + b1) @ w2 + b2)
+    return y @ last[0].transpose(1, 2) + last[1] if last else y
+
+
+def layers(net: MLP, outputs: int | None, which: slice = slice(None)) -> list[Tensor]:
+    """The parameters of two layers, and of a last one of so many outputs."""
+    pair = net.pair(which)
+    if outputs is None:
+        return list(pair)
+    count, width = len(pair[0]), net.out
+    last = torch.randn(count, outputs, width) / width**0.5, torch.randn(count, 1, outputs)
+    return [*pair, *(p.requires_grad_() for p in last)]
 
 
 def near(found: Tensor, exact: Tensor) -> None:
@@ -48,17 +60,22 @@ def near(found: Tensor, exact: Tensor) -> None:
 
 
 @needs_it
+@pytest.mark.parametrize("outputs", [None, 1, 6, 40])  # of a last layer, if any
 @pytest.mark.parametrize(("count", "inputs", "hidden", "rows"), SHAPES)
-def test_equals_layer_by_layer(count: int, inputs: int, hidden: tuple[int, int], rows: int, threads: int) -> None:
+def test_equals_layer_by_layer(
+    count: int, inputs: int, hidden: tuple[int, int], rows: int, outputs: int | None, threads: int
+) -> None:
     torch.manual_seed(0)
     net = MLP(count, inputs, hidden, "relu", "uniform")
-    x, weigh = torch.randn(1, rows, inputs), torch.randn(count, rows, hidden[1])
+    x, params = torch.randn(1, rows, inputs), layers(net, outputs)
+    weigh = torch.randn(count, rows, outputs or hidden[1])
     for wanted in (False, True):  # with and without the gradient of the rows
         x.requires_grad_(wanted)
-        params = net.pair(slice(None))
         asked = [*params, x] if wanted else list(params)
         fast, exact = wide.perceptrons(x, None, *params), slowly(x, *params)
         near(fast, exact)
+        with torch.no_grad():
+            assert torch.equal(wide.perceptrons(x, None, *params), fast), "whether or not it is kept for a gradient"
         grads = torch.autograd.grad((fast * weigh).sum(), asked)
         for a, b in zip(grads, torch.autograd.grad((exact * weigh).sum(), asked), strict=True):
             near(a, b.double())
@@ -67,12 +84,13 @@ def test_equals_layer_by_layer(count: int, inputs: int, hidden: tuple[int, int],
 
 
 @needs_it
+@pytest.mark.parametrize("outputs", [None, 1])
 @pytest.mark.parametrize("which", [slice(None), slice(1, 2)])
-def test_a_gradient_of_the_second_part_alone(which: slice, threads: int) -> None:
+def test_a_gradient_of_the_second_part_alone(which: slice, outputs: int | None, threads: int) -> None:
     torch.manual_seed(0)
     net = MLP(2, 23, (64, 48), "relu", "uniform")
     obs, action = torch.randn(2, 50, 17), torch.randn(2, 50, 6, requires_grad=True)
-    params = net.pair(which)
+    params = layers(net, outputs, which)
     fast = wide.perceptrons(obs, action, *params)
     exact = slowly(torch.cat([obs, action], -1), *params)
     near(fast, exact)
@@ -82,10 +100,11 @@ def test_a_gradient_of_the_second_part_alone(which: slice, threads: int) -> None
 
 
 @needs_it
-def test_what_is_not_a_number_is_not_hidden() -> None:
+@pytest.mark.parametrize("outputs", [None, 1])
+def test_what_is_not_a_number_is_not_hidden(outputs: int | None) -> None:
     net, x = MLP(2, 9, (40, 24), "relu", "uniform"), torch.randn(1, 70, 9)
     x[0, 33, 4] = torch.nan
-    params = net.pair(slice(None))
+    params = layers(net, outputs)
     found = wide.perceptrons(x, None, *params)
     assert found[:, 33].isnan().all() and not found[:, :33].isnan().any() and not found[:, 34:].isnan().any()
     one, two = torch.autograd.grad(found.sum(), [params[0], params[2]])
@@ -93,15 +112,23 @@ def test_what_is_not_a_number_is_not_hidden() -> None:
 
 
 @needs_it
-def test_several_models_are_computed_as_one() -> None:
+@pytest.mark.parametrize("outputs", [None, 3])
+def test_several_models_are_computed_as_one(outputs: int | None) -> None:
     torch.manual_seed(0)
     models, rows = 3, torch.randn(3, 1, 70, 9)
-    stacked = [torch.randn(models, *p.shape) for p in MLP(2, 9, (40, 24), "relu", "uniform").pair(slice(None))]
-    grad = torch.func.grad(lambda params, x: wide.perceptrons(x, None, *params).square().sum())
-    together = torch.vmap(grad)(stacked, rows)
-    for i in range(models):
-        for a, b in zip(together, grad([p[i] for p in stacked], rows[i]), strict=True):
-            torch.testing.assert_close(a[i], b)
+    stacked = [torch.randn(models, *p.shape) for p in layers(MLP(2, 9, (40, 24), "relu", "uniform"), outputs)]
+
+    def loss(params: list[Tensor], x: Tensor) -> Tensor:
+        return wide.perceptrons(x, None, *params).square().sum()
+
+    @torch.no_grad()
+    def alone(params: list[Tensor], x: Tensor) -> tuple[Tensor]:
+        return (loss(params, x),)
+
+    for fn in (torch.func.grad(loss), alone):
+        together = torch.vmap(fn)(stacked, rows)
+        for i in range(models):
+            torch.testing.assert_close([a[i] for a in together], [*fn([p[i] for p in stacked], rows[i])])
 
 
 @needs_it
@@ -112,6 +139,29 @@ def test_a_compiled_graph_has_it_and_gives_what_eager_gives() -> None:
         found = torch.compile(net, backend="aot_eager", fullgraph=True)(x)
     assert "ganglion::wide" in {event.name for event in seen.events()}
     torch.testing.assert_close(found, net(x), rtol=1e-5, atol=1e-6)
+
+
+@needs_it
+@pytest.mark.parametrize("grad", [False, True])
+def test_a_last_layer_over_a_body_is_in_the_same_operation(grad: bool) -> None:
+    torch.manual_seed(0)
+    one, two = MLP(1, 9, (128, 130), "relu", "uniform"), MLP(2, 12, (128, 130), "relu", "uniform")
+    policy, values = Last(one, 3), ValueHeads(two)
+    x, action = torch.randn(2, 50, 9), torch.randn(2, 50, 3)
+
+    def run(x: Tensor, action: Tensor) -> tuple[Tensor, ...]:
+        with torch.set_grad_enabled(grad):
+            return policy.over(one, x), values.over(two, x, action), values.first_over(two, x, action)
+
+    with torch.profiler.profile() as seen:
+        found = torch.compile(run, backend="aot_eager", fullgraph=True)(x, action)
+    names = [event.name for event in seen.events()]
+    assert names.count("ganglion::wide" if grad else "ganglion::wide_only") >= 3 and "aten::bmm" not in names
+    eager = run(x, action)
+    slow = policy(one(x)[0]), values(two(x, action)), values(two(x, action))[0]
+    for a, b, c in zip(found, eager, slow, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(b, c, rtol=1e-5, atol=1e-6)
 
 
 def test_it_is_for_compiled_float32_of_two_wide_layers_and_enough_rows(monkeypatch: pytest.MonkeyPatch) -> None:
