@@ -35,6 +35,7 @@ Obs = Any  # a tree of observations; the key "action_mask", where there is one, 
 Action = Any  # a tree of actions, shaped like the action space
 Memory = tuple[Tensor, ...]  # recurrent state, each [1, B, size]; () when there is none
 Knobs = Mapping[str, Tensor]  # 0-d tensors: what changes over a run (epsilon, learning rate, ...)
+ALL_ROWS = torch.empty(0, 0, dtype=torch.int64)  # a plan of one update, on the whole item
 Promise = Literal["state", "replay", "restart"]  # how an environment resumes; the first two are bit-exact
 
 # ------------------------------------------------------------ data
@@ -279,7 +280,7 @@ class Algorithm(ABC, Generic[Item, Mini]):
 
     def plan(self, rows: int, noise: Noise) -> Tensor:
         """The minibatches of a learning phase, [updates, rows each]; empty: one update on the whole item."""
-        return torch.empty(0, 0, dtype=torch.int64)
+        return ALL_ROWS
 
     def enough(self, update: Update) -> Tensor | None:
         """A true tensor ends the phase early; None never does. Read once per pass over the item."""

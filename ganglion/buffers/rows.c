@@ -24,6 +24,22 @@ static inline void ask(const uint8_t *at, int64_t width) {
     for (int64_t k = 0; k < width && k < 512; k += 64) __builtin_prefetch(at + k);
 }
 
+/* A record of every slot, put together from leaves [slots, ...] that each have a place in it: first byte, bytes; and
+ * from flags among them what follows: the discount, 0 where terminated, and 1 where alive. */
+void store(uint8_t *record, int64_t width, int64_t slots, const uint8_t *const *from, const int64_t *places,
+           int64_t leaves, const int64_t *flags, double gamma) {
+    const float discount = (float)gamma;
+    for (int64_t s = 0; s < slots; s++, record += width) {
+        for (int64_t i = 0; i < leaves; i++) {
+            int64_t size = places[2 * i + 1];
+            memcpy(record + places[2 * i], from[i] + s * size, size);
+        }
+        float follows[] = {record[flags[0]] ? 0.0f : discount, record[flags[1]] ? 1.0f : 0.0f};
+        memcpy(record + flags[2], follows, sizeof(float));
+        memcpy(record + flags[3], follows + 1, sizeof(float));
+    }
+}
+
 /* Positions drawn uniformly from the `count` that follow `first`. */
 void draw(const double *uniform, int64_t n, int64_t count, int64_t first, int64_t size, int64_t *index) {
     for (int64_t i = 0; i < n; i++) {

@@ -4,38 +4,18 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from math import prod
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from ganglion import ops
 from ganglion.buffers import compiled
+from ganglion.buffers.records import Derived, Layout, Records, Stage, zeros
 from ganglion.core import Ring, Row, State
-from ganglion.errors import UserError
 
-LINE = 64  # bytes that memory hands out at once
 NARROW = 512  # bytes of a row that are better copied beside others
 SHORT = 4_096  # rows of a ring whose places are made beforehand
-
-
-def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Room for `shape[0]` rows; where there is none, the user hears which settings ask for it."""
-    size = prod(shape) * dtype.itemsize
-    try:
-        if device.type != "cpu":
-            return torch.zeros(shape, dtype=dtype, device=device)
-        # The system's own zeros: a page costs memory when it is first written, which torch.zeros does at once; and
-        # numpy asks for huge pages, which random reading gains from.
-        raw = np.zeros(size + LINE, np.uint8)
-        first = -raw.ctypes.data % LINE
-        return torch.from_numpy(raw[first : first + size]).view(dtype).view(shape)
-    except (RuntimeError, MemoryError) as error:  # of any allocator
-        raise UserError(
-            f"algo.replay.capacity or algo.horizon: no room for {shape[0]:,} rows ({size / 1e9:,.1f} GB) on {device}."
-        ) from error
 
 
 class RowRing:
@@ -146,8 +126,7 @@ class SampledRing(RowRing):
             assert self.layout is not None
             self.stage = Stage(self.layout, self.records, self.gamma, row)
         at = self.pushed % self.length
-        self.stage.fill(row)
-        self.stage.store(at)
+        self.stage.store(row, at)
         if self.large:
             torch._foreach_copy_([kept[at] for kept in self.large], self.apart(row))
         self.pushed += 1
@@ -193,13 +172,13 @@ class SampledRing(RowRing):
         size = self.length * self.records.shape[1]
         if not self.code:
             return (uniform * count).long().add_(first % size).remainder_(size)
-        index = torch.empty(len(uniform), dtype=torch.int64)
-        self.code.draw(uniform.data_ptr(), len(uniform), count, first % size, size, index.data_ptr())
+        index = torch.empty_like(uniform, dtype=torch.int64)
+        self.code.draw(uniform.data_ptr(), uniform.numel(), count, first % size, size, index.data_ptr())
         return index
 
     def fetch(self, index: Tensor, rows: int, first: int) -> Fetched:
         """What lies in records at flat positions [N] and in the rows after each, in all so many."""
-        shape = rows, len(index)
+        shape = rows, index.numel()  # len() of a tensor costs ten times as much
         if shape not in self.views:
             self.views = {k: v for k, v in self.views.items() if k[0] != rows} | {shape: self.fetching(shape, first)}
         records, fetched = self.views[shape]
@@ -252,13 +231,6 @@ def lying_by_slot(shape: Sequence[int], dtype: torch.dtype, device: torch.device
     return zeros((slots, length, *rest), dtype, device).transpose(0, 1)
 
 
-class Derived(NamedTuple):
-    """What follows from a row's flags, as the numbers that learning needs; computed once, when the row is stored."""
-
-    discount: Tensor  # gamma, 0 where terminated
-    live: Tensor  # 1, 0 where not valid
-
-
 class Fetched(NamedTuple):
     """Rows [T, N, ...] of records."""
 
@@ -266,63 +238,6 @@ class Fetched(NamedTuple):
     first: Row  # as many as were asked for
     rest: Row  # all but the first
     derived: Derived  # discount of all but the last, live of the first
-
-
-class Stage:
-    """One record of every slot, put together where rows come from and stored with one copy."""
-
-    def __init__(self, layout: Layout, records: Tensor, gamma: float, row: Row) -> None:
-        came, host = row.reward.device, records.device.type == "cpu"
-        self.record = zeros(tuple(records.shape[1:]), torch.uint8, came)
-        if came.type == "cpu" and not host:
-            self.record = self.record.pin_memory()  # one transfer a row
-        self.packs = layout.tree[0].obs is not None
-        views, derived = layout.views(self.record)
-        self.leaves, self.records = ops.leaves(views), records
-        self.arrays = [x.numpy() for x in (records, self.record)] if host else []
-        self.flags: list[Any] = [views.terminated, views.valid, *derived]
-        if came.type == "cpu":  # numpy writes small things sooner
-            self.flags = [x.numpy() for x in self.flags]
-        self.gamma = gamma
-
-    def fill(self, row: Row) -> None:
-        small = row if self.packs and not row.memory else row._replace(obs=row.obs if self.packs else None, memory=())
-        torch._foreach_copy_(self.leaves, ops.leaves(small))
-        terminated, valid, discount, live = self.flags
-        discount[:] = ~terminated * self.gamma
-        live[:] = valid
-
-    def store(self, at: int) -> None:
-        if self.arrays:
-            self.arrays[0][at] = self.arrays[1]
-        else:
-            self.records[at].copy_(self.record)
-
-
-class Records:
-    """The records at given positions and in the rows after them, time after time into the same memory."""
-
-    def __init__(self, records: Tensor, rows: int, count: int) -> None:
-        length, slots, width = records.shape
-        self.shape, self.slots, self.size, self.width = (rows, count), slots, length * slots, width
-        self.out = records.new_empty((rows, count, width))
-        self.source, self.rows = records.view(-1, width), self.out.view(-1, width)
-        self.order = torch.arange(rows, device=records.device)[:, None] * slots
-        host = records.device.type == "cpu"
-        self.code = compiled.code() if host else None
-        self.arrays = [x.numpy() for x in (self.source, self.rows)] if host else []
-        self.from_, self.to = self.source.data_ptr(), self.out.data_ptr()
-
-    def __call__(self, index: Tensor) -> None:
-        if self.code:
-            (rows, n), index = self.shape, index.contiguous()
-            self.code.fetch(self.from_, self.width, self.size, self.slots, index.data_ptr(), n, rows, self.to)
-            return
-        where = (index + self.order).remainder_(self.size).view(-1)
-        if self.arrays:  # of narrow rows numpy copies several while torch does one
-            self.arrays[0].take(where.numpy(), 0, self.arrays[1], "clip")
-        else:
-            torch.index_select(self.source, 0, where, out=self.rows)
 
 
 class Gather:
@@ -337,36 +252,6 @@ class Gather:
     def __call__(self, where: Tensor) -> Tensor:
         torch.index_select(self.source, 0, where, out=self.rows)
         return self.out
-
-
-class Layout(NamedTuple):
-    """Where each leaf of a row lies in its record."""
-
-    tree: Any  # of (first byte, bytes, dtype, shape)
-    width: int
-
-    @classmethod
-    def of(cls, tree: Any) -> Layout:
-        """Widest types first, so that every leaf is aligned. Leaves are [B, ...]."""
-        leaves, first, places = ops.leaves(tree), 0, {}
-        for i in sorted(range(len(leaves)), key=lambda i: -leaves[i].dtype.itemsize):
-            shape = leaves[i].shape[1:]
-            size = prod(shape) * leaves[i].dtype.itemsize
-            places[i] = [first, size, leaves[i].dtype, shape]  # a list is a leaf
-            first += size
-        order = iter(range(len(leaves)))
-        width = min(1 << (first - 1).bit_length(), -(-first // LINE) * LINE)  # no more lines than it must touch
-        return cls(ops.map_tree(lambda _: places[next(order)], tree), width)
-
-    def views(self, records: Tensor) -> Any:
-        """Bytes [..., width] as the tree of leaves [..., *shape], nothing copied."""
-
-        def view(place: list[Any]) -> Tensor:
-            first, size, dtype, shape = place
-            typed = records[..., first : first + size].view(dtype)
-            return typed.unflatten(-1, shape) if shape else typed.squeeze(-1)
-
-        return ops.map_tree(view, self.tree)
 
 
 def tree_of(arrays: Mapping[str, Tensor]) -> dict[str, Any]:

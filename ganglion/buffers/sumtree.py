@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ganglion.buffers import compiled
-from ganglion.buffers.storage import zeros
+from ganglion.buffers.records import zeros
 
 TOP = {"cpu": 512, "cuda": 1 << 22}  # sums at most that are searched as one
 FAN = 8  # masses under one sum: a line of memory

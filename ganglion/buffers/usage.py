@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ganglion.buffers import compiled
-from ganglion.buffers.storage import zeros
+from ganglion.buffers.records import zeros
 from ganglion.core import Progress, State
 from ganglion.errors import UserError
 
@@ -60,7 +60,7 @@ class Usage:
             self.drawn = []
 
     def count(self, index: Tensor, at: Progress) -> None:
-        n = len(index)
+        n = index.numel()
         ages = self.code.use(*self.pointers, self.slots, index.data_ptr(), n, at.opt_steps)
         self.latest = ages / n if n else float("nan")
 

@@ -73,6 +73,7 @@ def flatten(space: spaces.Space[Any], value: Any) -> list[Any]:
 
 
 Write = Callable[[int, Any], None]
+Change = Callable[[Array], Array]
 
 
 class MisfitError(UserError):
@@ -128,32 +129,39 @@ def inward(leaf: Leaf, array: Array) -> Array:
 # ------------------------------------------------------------ actions
 
 
-def outward(leaf: Leaf, array: Array) -> Array:
-    """A batch of one leaf's actions as the environment wants them: shifted, clipped to finite bounds, its own dtype."""
+def outward(leaf: Leaf) -> Change:
+    """What makes a batch of one leaf's actions as the environment wants them: shifted, clipped, its own dtype."""
     space = leaf.space
     if isinstance(space, spaces.Box):
-        clipped: Array = np.minimum(np.maximum(array, space.low), space.high)  # np.clip, at a third of its price
-        kind = space.dtype
-        assert kind is not None
-        if kind.kind in "iu":
-            clipped = np.rint(clipped)
-        if clipped.dtype != kind:
-            clipped = clipped.astype(kind)
-        return clipped if clipped.shape[1:] == space.shape else clipped.reshape(-1, *space.shape)
-    shifted = array if leaf.start is None else array + leaf.start
-    if leaf.shape == ():
-        return shifted  # int64 is what a Discrete takes
-    return shifted.astype(space.dtype, copy=False).reshape(-1, *(space.shape or ()))
+        return _clipped(space)
+
+    def shifted(array: Array) -> Array:
+        moved = array if leaf.start is None else array + leaf.start
+        if leaf.shape == ():
+            return moved  # int64 is what a Discrete takes
+        return moved.astype(space.dtype, copy=False).reshape(-1, *(space.shape or ()))
+
+    return shifted
 
 
-def actions(space: spaces.Space[Any], columns: list[Array]) -> list[Any]:
-    """One action per slot from outward columns."""
-    if isinstance(space, (spaces.Dict, spaces.Tuple)):
-        return _composite(space, iter([list(column) for column in columns]))
-    return list(columns[0])
+def _clipped(space: spaces.Box) -> Change:
+    low, high, shape, kind = space.low, space.high, space.shape, space.dtype  # asked for once, not at every step
+    assert kind is not None
+    whole = kind.kind in "iu"
+
+    def clipped(array: Array) -> Array:
+        within: Array = np.minimum(np.maximum(array, low), high)  # np.clip, at a third of its price
+        if whole:
+            within = np.rint(within)
+        if within.dtype != kind:
+            within = within.astype(kind)
+        return within if within.shape[1:] == shape else within.reshape(-1, *shape)
+
+    return clipped
 
 
 def _composite(space: spaces.Space[Any], columns: Any) -> list[Any]:
+    """One action per slot from outward columns, as lists."""
     if isinstance(space, spaces.Dict):
         named = {key: _composite(part, columns) for key, part in space.spaces.items()}
         return [dict(zip(named, row, strict=True)) for row in zip(*named.values(), strict=True)]
@@ -169,15 +177,19 @@ class Acts:
     def __init__(self, space: spaces.Space[Any]) -> None:
         self.space = space
         self.leaves = leaves(space)
+        self.changes = [outward(leaf) for leaf in self.leaves]
+        self.single = not isinstance(space, (spaces.Dict, spaces.Tuple))
         self.plain = isinstance(space, spaces.Discrete) and space.start == 0  # nothing to convert
         self.count = int(space.n) if isinstance(space, spaces.Discrete) else 0  # of a Discrete: its actions
 
     def outward(self, columns: Sequence[Array]) -> list[Array]:
         """Columns as the environment's own batch: shifted, clipped, its dtype."""
-        return [outward(leaf, column) for leaf, column in zip(self.leaves, columns, strict=True)]
+        return [change(column) for change, column in zip(self.changes, columns, strict=True)]
 
     def each(self, columns: Sequence[Array]) -> list[Any]:
         """One action per slot."""
         if self.plain:
             return list(columns[0])
-        return actions(self.space, self.outward(columns))
+        if self.single:
+            return list(self.changes[0](columns[0]))
+        return _composite(self.space, iter([list(column) for column in self.outward(columns)]))

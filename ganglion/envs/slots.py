@@ -366,7 +366,7 @@ def add_numbers(sums: dict[str, list[float]], info: Mapping[str, Any]) -> None:
     """Adds the plain numbers of an info to running sums; arrays, text, nested and private keys are passed over."""
     for key, value in info.items():
         if isinstance(value, (int, float, np.integer, np.floating, np.bool_)) and not key.startswith("_"):
-            entry = sums.setdefault(key, [0.0, 0.0])
+            entry = sums.get(key) or sums.setdefault(key, [0.0, 0.0])
             entry[0] += float(value)
             entry[1] += 1.0
 

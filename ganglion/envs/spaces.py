@@ -11,7 +11,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 from ganglion.core import Action, Box, Composite, Discrete, MultiBinary, MultiDiscrete, Obs, Space, Step
-from ganglion.envs.arrays import MASK, Acts, Array, Leaf, leaves, named, outward
+from ganglion.envs.arrays import MASK, Acts, Array, Leaf, leaves, named
 from ganglion.errors import UserError
 
 DTYPES = {"float32": torch.float32, "uint8": torch.uint8, "int64": torch.int64, "bool": torch.bool}
@@ -123,7 +123,7 @@ class Actions(Acts):
         if self.plain:
             return self.numbers(action)
         if isinstance(self.space, spaces.Box):
-            return outward(self.leaves[0], _host(action))  # clipping makes a copy
+            return self.changes[0](_host(action))  # clipping makes a copy
         return self.batched(self.columns(action))
 
     def numbers(self, action: Action) -> Array:

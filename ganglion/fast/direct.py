@@ -151,10 +151,12 @@ def straight(plan: Plan) -> Fn:
             given[place] = args[key][part]
         for place, path in deep:
             given[place] = reduce(getitem, path, args)
-        if not torch.is_grad_enabled():
+        was = torch.is_grad_enabled()
+        torch._C._set_grad_enabled(False)  # gradients are inside; torch.no_grad() takes five times as long
+        try:
             return build(entry(given), args)
-        with torch.no_grad():  # gradients are inside
-            return build(entry(given), args)
+        finally:
+            torch._C._set_grad_enabled(was)
 
     return run
 

@@ -44,8 +44,8 @@ from ganglion.ops.transforms import (
     Moments, from_two_hot, merge_moments, moments, popart, rescale, symexp, symlog, two_hot, unrescale,
 )
 from ganglion.ops.trees import (
-    Tree, concat, detach, flatten_names, fold, leaves, map_tree, merge, nest, put, put_, same_shape, select, split,
-    stack, take, to_device, to_dtype, to_list, to_numpy, to_tensor, unflatten, unfold, unstack, zeros,
+    Tree, concat, detach, first, flatten_names, fold, leaves, map_tree, merge, nest, put, put_, same_shape, select,
+    split, stack, take, to_device, to_dtype, to_list, to_numpy, to_tensor, unflatten, unfold, unstack, zeros,
 )
 
 __all__ = [
@@ -54,8 +54,8 @@ __all__ = [
     "adapt_sigma", "add_draws", "alike", "at", "atoms", "best", "blocked", "bounds", "branching_td",
     "categorical_td", "clip_momentum", "clip_momentum_norm", "clip_norm", "clip_value", "clipped_surrogate",
     "coloured", "concat", "counterfactual", "detach", "discounted_sum", "dist", "dist_draws", "dist_size", "empty",
-    "epsilon_distance", "epsilon_ladder", "expected_value", "factorised", "flatten_names", "fold", "fraction_loss",
-    "fractions", "from_two_hot", "gae", "gaussian", "grad_norm", "hamming", "hash_bits", "hash_normal",
+    "epsilon_distance", "epsilon_ladder", "expected_value", "factorised", "first", "flatten_names", "fold",
+    "fraction_loss", "fractions", "from_two_hot", "gae", "gaussian", "grad_norm", "hamming", "hash_bits", "hash_normal",
     "hash_uniform", "huber", "ignore_momentum", "ignore_momentum_norm", "ignore_norm", "ignore_value", "importance",
     "info_nce", "inverse_cdf", "kl_k1", "kl_k2", "kl_k3", "label_smoothed", "lambda_returns", "leaves",
     "levenshtein", "map_tree", "margin", "mask", "masked_mean", "merge", "merge_moments", "midpoints", "moments",

@@ -55,6 +55,14 @@ def leaves(tree: Tree) -> list[Any]:
     return found
 
 
+def first(tree: Tree) -> Any:
+    """The first leaf, without a look at the others; None where there is none."""
+    if isinstance(tree, Tensor) or not isinstance(tree, (tuple, dict, Mapping)):
+        return tree
+    parts = tree if isinstance(tree, tuple) else tree.values()
+    return next((leaf for part in parts if (leaf := first(part)) is not None), None)
+
+
 def _collect(tree: Tree, found: list[Any]) -> None:
     if isinstance(tree, Tensor):
         found.append(tree)

@@ -27,26 +27,28 @@ class Agent:
         self.draws = algo.draws()
         self.held = Held(device)
         self.fast_explore, self.fast_learn, self.fast_late = wrap(self.explore), wrap(self.update), wrap(self.late)
-        self.fast_prepare = algo.prepare if type(algo).prepare is Algorithm.prepare else wrap(algo.prepare)
+        same = type(algo).prepare is Algorithm.prepare
+        self.slow_prepare = algo.prepare if same else torch.no_grad()(algo.prepare)
+        self.fast_prepare = algo.prepare if same else wrap(self.slow_prepare)
         # on a CPU evaluation waits for its environments: not worth a compilation
         self.fast_exploit = wrap(self.exploit) if device.type == "cuda" else self.exploit
 
     # ------------------------------------------------------------ acting
 
-    @torch.no_grad()
     def sample(self, obs: Obs, past: Past, noise: Noise, at: Progress) -> Acted:
         """The training action of B slots."""
         act = self.fast_explore if self.swap.on else self.explore
         return Acted(*act(self.here(obs), past, self.knobs(at), noise))
 
-    @torch.no_grad()
     def predict(self, obs: Obs, past: Past) -> Acted:
         """The evaluation action of B slots: deterministic."""
         return Acted(*self.fast_exploit(self.here(obs), past))
 
+    @torch.no_grad()
     def explore(self, obs: Obs, past: Past, knobs: Knobs, noise: Noise) -> Acted:
         return leave(self.algo.explore(self.algo.predict(enter(obs), past), knobs, noise))
 
+    @torch.no_grad()
     def exploit(self, obs: Obs, past: Past) -> Acted:
         return leave(self.algo.exploit(self.algo.predict(enter(obs), past)))
 
@@ -60,10 +62,9 @@ class Agent:
 
     # ------------------------------------------------------------ learning
 
-    @torch.no_grad()
     def prepare(self, item: Any) -> Any:
         """What is computed once per item."""
-        return (self.fast_prepare if self.swap.on else self.algo.prepare)(item)
+        return (self.fast_prepare if self.swap.on else self.slow_prepare)(item)
 
     def learn(self, mini: Any, noise: Noise, at: Progress, rows: Rows = ()) -> Update:
         """One update from some rows of what was prepared, or all, and what follows it at intervals: the parts that

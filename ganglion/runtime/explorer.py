@@ -32,7 +32,7 @@ class Explorer:
     def hand(self, before: Step, past: Past, acted: Acted, after: Step, at: Progress) -> LogData:
         """Hands on what came of an action."""
         alive = before.valid.tolist().count(True)
-        ahead = Past(acted.memory, self.none if alive == len(before.valid) else self.starts(before))
+        ahead = Past(acted.memory, self.none if alive == self.env.spec.slots else self.starts(before))
         if self.faults.lost is not None:  # actions that came to nothing, for their episode was lost
             before = before._replace(valid=before.valid & ~self.faults.lost)
             alive = before.valid.tolist().count(True)

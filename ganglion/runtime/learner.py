@@ -58,8 +58,7 @@ class Learner:
         self.table, self.position = (table if table.numel() else None), 0
 
     def hold(self, mini: Any) -> None:
-        self.mini = mini
-        self.deep, self.wide = ops.leaves(mini)[0].shape[:2]
+        self.mini, (self.deep, self.wide) = mini, ops.first(mini).shape[:2]
 
     def over(self, update: Update) -> bool:
         """Whether the phase ends here: the table is used up, or a pass ended and the algorithm has had enough."""

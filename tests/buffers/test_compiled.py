@@ -52,6 +52,17 @@ def test_numpy_gives_what_compiled_loops_give(kind, name, frames, n, recurrent, 
 
 
 @needs_compiler
+def test_rows_that_do_not_lie_as_they_are_kept_are_stored_all_the_same():
+    spec, rows = walk(FRAMES["vector"], 3, 4, 20, seed=0)
+    spec = replace(spec, frame=None)
+    plain, odd = (ReplayConfig(capacity=200, batch=8).folding(1, 0.9, False)(spec, CPU) for _ in range(2))
+    feed(plain, rows)
+    with_gaps = [ops.map_tree(lambda x: torch.stack([x, x], -1)[..., 0], row) for row in rows[1:]]
+    feed(odd, [rows[0], *(row._replace(reward=row.reward.double()) for row in with_gaps)])
+    assert torch.equal(plain.ring.records, odd.ring.records)
+
+
+@needs_compiler
 def test_it_is_compiled_once(tmp_path):
     library = compiled.built(tmp_path / "kept")
     made = library.stat().st_mtime_ns

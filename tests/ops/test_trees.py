@@ -47,6 +47,7 @@ def test_round_trips(structure: Any) -> None:
     assert same(ops.to_device(tree, "cpu"), tree)
     assert same(ops.unfold(ops.fold(tree), 4), tree)
     assert len(ops.leaves(tree)) == len(ops.flatten_names(tree))
+    assert ops.first(tree) is next(iter(ops.leaves(tree)), None)
     if ops.leaves(tree):
         assert same(ops.stack(ops.unstack(tree)), tree)
         index = torch.tensor([2, 0])
