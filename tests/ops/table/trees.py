@@ -184,6 +184,7 @@ TABLE = {
         (),
     ),
     "leaves": Entry(lambda w: (tree(w),), lambda t: list(paths(t).values()), ops.leaves, ()),
+    "first": Entry(lambda w: (tree(w),), lambda t: next(iter(paths(t).values())), ops.first, ()),
     "stack": Entry(several, lambda ts, dim: over(lambda *x: np.stack(x, dim), *ts), ops.stack, ()),
     "unstack": Entry(
         along,
