@@ -29,12 +29,15 @@ class Rows:
     def __init__(self, cfg: RowsConfig) -> None:
         self.cfg = cfg
         self.raw = cfg.reward == "raw" and cfg.reward_scale == 1.0 and cfg.reward_clip is None
+        self.starts = Tensor(), Tensor()  # the last [1, B] seen and its row: mostly the same, none of them
 
     def __call__(self, before: Step, past: Past, acted: Acted, after: Step) -> Row:
         reward = after.reward if self.raw else self.worth(after.reward)
         memory = tuple(m[0] for m in past.memory) if past.memory else ()
-        flags = (after.terminated, after.truncated, before.valid)
-        return Row(before.obs, acted.action, reward, *flags, past.start[0], acted.extras, memory)
+        if past.start is not self.starts[0]:
+            self.starts = past.start, past.start[0]
+        flags = (after.terminated, after.truncated, before.valid, self.starts[1])
+        return Row(before.obs, acted.action, reward, *flags, acted.extras, memory)
 
     def worth(self, reward: Tensor) -> Tensor:
         """What a reward counts."""

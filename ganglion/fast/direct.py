@@ -141,7 +141,8 @@ def straight(plan: Plan) -> Fn:
     entry, build, constant = plan.graph.current_callable, builder(plan.form), plan.given
     near = [(place, *path) for place, path in plan.picks if len(path) == 1]
     inner = [(place, *path) for place, path in plan.picks if len(path) == 2]
-    deep = [(place, path) for place, path in plan.picks if len(path) > 2]
+    third = [(place, *path) for place, path in plan.picks if len(path) == 3]
+    deep = [(place, path) for place, path in plan.picks if len(path) > 3]
 
     def run(*args: Any) -> Any:
         given = constant.copy()
@@ -149,6 +150,8 @@ def straight(plan: Plan) -> Fn:
             given[place] = args[key]
         for place, key, part in inner:
             given[place] = args[key][part]
+        for place, key, part, leaf in third:
+            given[place] = args[key][part][leaf]
         for place, path in deep:
             given[place] = reduce(getitem, path, args)
         was = torch.is_grad_enabled()

@@ -57,10 +57,10 @@ def leaves(tree: Tree) -> list[Any]:
 
 def first(tree: Tree) -> Any:
     """The first leaf, without a look at the others; None where there is none."""
-    if isinstance(tree, Tensor) or not isinstance(tree, (tuple, dict, Mapping)):
-        return tree
-    parts = tree if isinstance(tree, tuple) else tree.values()
-    return next((leaf for part in parts if (leaf := first(part)) is not None), None)
+    found = tree
+    while isinstance(found, tuple) and found:
+        found = found[0]
+    return found if isinstance(found, Tensor) else next(iter(leaves(tree)), None)
 
 
 def _collect(tree: Tree, found: list[Any]) -> None:

@@ -34,10 +34,10 @@ class Stage:
 
     def __call__(self, stream: LogStream) -> LogStream:
         waiting: list[Command] = []  # told and not yet passed on: the stream takes one per event, none before its first
-        begun = False
+        begun, quiet, blind = False, type(self).before is Stage.before, type(self).seen is Stage.seen
         try:
             while True:
-                for own in self.before():
+                for own in () if quiet else self.before():
                     waiting += self.passed((yield own))
                 if waiting and not begun:
                     stop = next((told for told in waiting if isinstance(told, Stop)), None)
@@ -49,7 +49,7 @@ class Stage:
                 except StopIteration as end:
                     yield from self.after(end.value)
                     return end.value
-                begun, wish = True, self.seen(log)
+                begun, wish = True, None if blind else self.seen(log)
                 told = yield log
                 if told is not None or wish is not None:  # almost never: this is passed by every event
                     waiting += self.passed(told, wish)
