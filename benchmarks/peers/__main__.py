@@ -58,9 +58,12 @@ columns disagree, the reason was not found. The rows `itself` are such controls 
 were made with nothing else running on this machine; others on the same hardware could be felt that day, and where it
 mattered more pairs were made. On a quieter day before, six pairs of `compile` gave 5.15 [5.06, 5.23], 4.83 [4.78, 4.87]
 (vector) and 9.33 [9.27, 9.39] (torch-native) times SB3 for PPO, 2.42 [2.32, 2.53] and 4.37 [4.23, 4.53] times CleanRL
-for DQN, and in bfloat16 2.96 [2.88, 3.04] for SAC and 2.19 [2.10, 2.28] for TD3. TD3 in float32 against CleanRL was
-measured four times within forty minutes and small changes, as its ratio follows the state of the machine: 2.06 [1.98,
-2.14] with 24 pairs, then 2.05 [1.99, 2.11], 2.03 [1.98, 2.08] and 1.95 [1.91, 2.00] with 60 each; the last is below.
+for DQN, and in bfloat16 2.96 [2.88, 3.04] for SAC and 2.19 [2.10, 2.28] for TD3. Ratios follow the state of a
+shared machine: TD3 in float32 against CleanRL was measured three times within an hour and small changes, 2.16 [2.05,
+2.27] with 30 pairs, 2.09 [2.03, 2.14] and 2.12 [2.07, 2.17] with 60 each, the last is below; PPO with the vector
+environment gave 4.75 [4.59, 4.91] in the morning (24 pairs) and 4.21 [3.99, 4.46] (24, below), 4.21 [4.07, 4.36] (48)
+and 4.37 [4.14, 4.62] (24) in the afternoon, when every part of a step took a quarter longer, the environment alone
+included; the morning's code in turns with the afternoon's differed by 1.01 [0.96, 1.07] there.
 `python -m benchmarks.peers.solved` measures process start to solved.
 
 """
