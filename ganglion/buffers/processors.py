@@ -26,6 +26,8 @@ class RowsConfig(ProcessorConfig):
 class Rows:
     """Row t is what slots saw, did and got; the observation that followed is row t + 1's."""
 
+    together = True  # takes several steps at once as well, [T, B, ...]
+
     def __init__(self, cfg: RowsConfig) -> None:
         self.cfg = cfg
         self.raw = cfg.reward == "raw" and cfg.reward_scale == 1.0 and cfg.reward_clip is None

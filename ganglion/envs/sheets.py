@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
@@ -15,34 +16,48 @@ STEPS = 64  # on one sheet
 SMALL = 4_096  # bytes of a step's observations above which a sheet holds one step: it lives as long as any on it
 
 
+class Sheet:
+    """Room for so many steps whose observations are one array each: [T, B, ...]."""
+
+    __slots__ = ("obs", "reward", "terminated", "truncated", "valid")
+
+    def __init__(self, count: int, shape: tuple[int, ...], dtype: Any) -> None:
+        self.obs, self.reward = np.empty((count, *shape), dtype), np.empty((count, shape[0]), np.float32)
+        self.terminated, self.truncated, self.valid = np.empty((3, count, shape[0]), np.bool_)
+
+    def steps(self) -> Step:
+        """All of them as one."""
+        return Step(*(torch.from_numpy(getattr(self, name)) for name in self.__slots__))
+
+
 class Sheets:
     """Steps whose observations are one array [B, ...], each in a place of its own on a sheet of many."""
 
     def __init__(self, shape: tuple[int, ...], dtype: Any) -> None:
         self.shape, self.dtype = shape, dtype
-        self.used = self.count = STEPS if prod(shape) * np.dtype(dtype).itemsize <= SMALL else 1
-        self.arrays: list[Any] = []
-        self.steps: list[Step] = []
+        self.used, self.count = 0, STEPS if prod(shape) * np.dtype(dtype).itemsize <= SMALL else 1
+        self.sheet = Sheet(0, shape, dtype)
+        self.steps: Sequence[Any] = ()
 
     def turn(self) -> None:
         """A new sheet; the old one is left to whoever still looks at it."""
-        slots, self.used = self.shape[0], 0
-        obs, reward = np.empty((self.count, *self.shape), self.dtype), np.empty((self.count, slots), np.float32)
-        flags = np.empty((3, self.count, slots), np.bool_)
-        arrays = obs, reward, *flags
-        self.arrays = list(zip(*arrays, strict=True))
-        self.steps = [Step(*row) for row in zip(*(torch.from_numpy(x).unbind() for x in arrays), strict=True)]
+        self.sheet, self.used = Sheet(self.count, self.shape, self.dtype), 0
+        self.steps = [Step(*row) for row in zip(*(part.unbind() for part in self.sheet.steps()), strict=True)]
 
-    def next(self) -> tuple[Any, Step]:
-        """A step, and its arrays to be written."""
-        if self.used == self.count:
+    def stretch(self, count: int) -> None:
+        """A sheet for so many steps that are asked for together: none is made of each."""
+        self.sheet, self.used, self.steps = Sheet(count, self.shape, self.dtype), 0, [None] * count
+
+    def next(self) -> tuple[Sheet, int, Any]:
+        """The sheet to be written on, the place there, and the step that this is; None in a stretch."""
+        if self.used == len(self.steps):
             self.turn()
         now, self.used = self.used, self.used + 1
-        return self.arrays[now], self.steps[now]
+        return self.sheet, now, self.steps[now]
 
-    def step(self, obs: Array, reward: Array, terminated: Array, truncated: Array, valid: Array) -> Step:
+    def step(self, obs: Array, reward: Array, terminated: Array, truncated: Array, valid: Array) -> Any:
         """A step that holds these."""
-        (to_obs, to_reward, to_terminated, to_truncated, to_valid), step = self.next()
-        to_obs[...], to_reward[...] = obs, reward
-        to_terminated[...], to_truncated[...], to_valid[...] = terminated, truncated, valid
+        sheet, now, step = self.next()
+        sheet.obs[now], sheet.reward[now] = obs, reward
+        sheet.terminated[now], sheet.truncated[now], sheet.valid[now] = terminated, truncated, valid
         return step

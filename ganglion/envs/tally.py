@@ -10,7 +10,7 @@ import numpy as np
 from ganglion.envs.arrays import Array
 
 NUMBERS = (int, float, np.integer, np.floating, np.bool_)
-LATER = 64  # steps that are kept back to be added together, in their order: numbers are what they would have been
+LATER = 64  # arrays that are kept back to be added together, in their order: sums are what they would have been
 
 
 class Tally:
@@ -22,15 +22,15 @@ class Tally:
         self._total = np.zeros((1, slots))
         self._count = np.zeros((1, slots))
         self._usual: tuple[str, ...] | None = None  # an info of these keys, in this order, is numbers for every slot
-        self._kept: list[list[Array]] = []
+        self._kept: list[Array] = []
 
     def add_all(self, reward: Array, info: Mapping[str, Any]) -> None:
         """Adds a step of every slot. Its arrays must not change afterwards."""
         if tuple(info) != self._usual:
             self.add(reward, info, np.ones(self.slots, np.bool_))
             return
-        self._kept.append([reward, *info.values()])
-        if len(self._kept) == LATER:
+        self._kept += reward, *info.values()
+        if len(self._kept) >= LATER:
             self._catch_up()
 
     def add(self, reward: Array, info: Mapping[str, Any], which: Array) -> None:
@@ -67,10 +67,10 @@ class Tally:
         return self.keys.index(key)
 
     def _catch_up(self) -> None:
-        kept, self._kept = self._kept, []
-        for step in np.array(kept, np.float64):  # [rows, slots]
-            self._total += step
-        self._count += len(kept)
+        if kept := self._kept:
+            steps = np.concatenate([*self._total, *kept], dtype=np.float64).reshape(-1, *self._total.shape)
+            self._total, self._kept = np.add.accumulate(steps)[-1].copy(), []  # in their order, as a sum might not be
+            self._count += len(steps) - 1
 
     # ------------------------------------------------------------ what it came to
 

@@ -63,9 +63,10 @@ class VectorGymEnv:
         plain = isinstance(env.single_observation_space, spaces.Box) and not self.masks.size
         self._quick = plain and self._device.type == "cpu" and self.mode is not AutoresetMode.SAME_STEP
         own = self.mode is AutoresetMode.NEXT_STEP and not self.masked and not self.native
-        self._smooth = own and self._quick  # resets, too, are as the contract wants them
+        self.stretches = own and self._quick  # resets, too, are as the contract wants them
         self._sheets = Sheets((env.num_envs, *self._leaves[0].shape), self._leaves[0].dtype)
-        if self._smooth and self._actions.plain:
+        self._seen = np.zeros((env.num_envs, *self._leaves[0].shape), self._leaves[0].dtype)  # last, in a stretch
+        if self.stretches and self._actions.plain:
             trusting(env)
         self._begin(0)
 
@@ -93,7 +94,26 @@ class VectorGymEnv:
 
     def step(self, action: Action) -> Step:
         self._send(action)
-        return self._recv()
+        step: Step = self._recv()
+        return step
+
+    def stretch(self, count: int) -> torch.Tensor:
+        """Begins so many steps that are asked for together. In what is given, the slots' observations appear."""
+        self._sheets.stretch(count)
+        self._seen[...] = self.obs[0]
+        return torch.from_numpy(self._seen)
+
+    def advance(self, action: Action) -> None:
+        """Takes one of these steps."""
+        self._send(action)
+        step = self._recv()
+        if step is not None:  # it came another way, for episodes were lost in a restart
+            self._sheets.step(*(part.numpy() for part in step))
+        self._seen[...] = self.obs[0]
+
+    def stretched(self) -> Step:
+        """What they came to, [count, B, ...]."""
+        return self._sheets.sheet.steps()
 
     def send(self, action: Action) -> None:
         """Begins a step: a native environment's threads take it while the caller does something else."""
@@ -101,7 +121,8 @@ class VectorGymEnv:
 
     def recv(self) -> Step:
         """Ends the step that `send` began."""
-        return self._recv()
+        step: Step = self._recv()
+        return step
 
     def _send(self, action: Action) -> None:
         if self.stirred:
@@ -112,8 +133,8 @@ class VectorGymEnv:
         if self.native:
             self.env.send(self._sent)
 
-    def _recv(self) -> Step:
-        if self._smooth and not (self.stirred and self.cut.any()):
+    def _recv(self) -> Any:
+        if self.stretches and not (self.stirred and self.cut.any()):
             return self._recv_smooth()
         if self._quick and not self.stirred:
             return self._recv_quick()
@@ -152,17 +173,19 @@ class VectorGymEnv:
         given = tensor(reward.astype(np.float32)), tensor(terminated), tensor(truncated)
         return Step(tensor(row), *given, tensor(~ended))
 
-    def _recv_smooth(self) -> Step:
+    def _recv_smooth(self) -> Any:
         """The same where resets, too, are the environment's: all is written once, into memory of its own."""
         obs, reward, terminated, truncated, info = self.env.step(self._sent)
-        (row, own, *flags, valid), step = self._sheets.next()
+        sheet, now, step = self._sheets.next()
         if self.stirred:
             reward = self._start_over(reward, info)
-        row[...], own[...], flags[0][...], flags[1][...] = obs, reward, terminated, truncated
+        sheet.obs[now], sheet.reward[now] = obs, reward
+        sheet.terminated[now], sheet.truncated[now] = terminated, truncated
         if not self.stirred:  # what the environment gave may be written over
-            self.tally.add_all(own if reward.dtype == own.dtype else np.array(reward), self._told(info))
-        self.obs, self.ended = [row], terminated | truncated
-        np.logical_not(self.ended, out=valid)
+            own = sheet.reward[now] if reward.dtype == np.float32 else np.array(reward)
+            self.tally.add_all(own, self._told(info))
+        self.obs, self.ended = [sheet.obs[now]], terminated | truncated
+        valid = np.logical_not(self.ended, out=sheet.valid[now])
         if self.stirred or False in valid.tolist():  # on a few slots quicker than all()
             self._score(terminated, info, None)
         return step

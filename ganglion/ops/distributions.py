@@ -6,6 +6,7 @@ A row needs `draws` random numbers. log_prob, entropy and kl sum over an action'
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import accumulate
 from math import log, pi
 from typing import Any, NamedTuple
 
@@ -16,12 +17,17 @@ from torch.nn.functional import logsigmoid, softplus
 from ganglion.core import Draw, Noise
 from ganglion.ops.rows import best, blocked, pick
 
+FEW = 8  # choices that a compiler joins to what is around, written out; a cumulated sum is a call of its own
+
 
 def inverse_cdf(probs: Tensor, uniform: Tensor) -> Tensor:
     """The index whose slice of the cumulated probabilities holds `uniform` in [0, 1): [..., A], [...] -> [...] int64.
 
     An entry of probability 0 owns an empty slice, so it is never chosen, whatever the number.
     """
+    if torch.compiler.is_compiling() and probs.shape[-1] <= FEW and not probs.is_cuda:
+        *_, whole = sums = list(accumulate(probs.unbind(-1)))
+        return torch.stack([total <= uniform * whole for total in sums]).sum(0)
     total = probs.cumsum(-1)
     return (total <= uniform.unsqueeze(-1) * total[..., -1:]).sum(-1)
 

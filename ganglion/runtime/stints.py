@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import torch
 from torch import Tensor
 
+from ganglion import ops
 from ganglion.core import Acted, Env, LogData, Past, Processor, Progress, Row, Step
 from ganglion.runtime.agent import Agent
 from ganglion.runtime.explorer import Explorer
@@ -26,6 +29,8 @@ class Stints(Explorer):
         self, agent: Agent, env: Env, processor: Processor, sink: Learner, seed: int, most: int
     ) -> None:  # fmt: skip
         super().__init__(agent, env, processor, sink, seed)
+        together = sink.buffer.fresh and getattr(processor, "together", False)
+        self.stretches = together and getattr(env, "stretches", False)  # steps need not be told one by one
         self.most = 1 if sink.watches and not sink.buffer.fresh else most  # what is seen there changes the next action
 
     def step(self, at: Progress) -> LogData:
@@ -33,10 +38,13 @@ class Stints(Explorer):
         count = self.count(at) if self.agent.swap.on else 1
         if count == 1:
             return super().step(at)
-        rows = self.rows(self.walk(at, count))
-        after, ahead = self.begin()
-        self.store(rows, (after.obs, ahead), at)
-        alive = sum(row.valid.tolist().count(True) for row in rows)
+        if self.stretches and not self.begin()[1].memory:
+            alive = self.stretch(at, count)
+        else:
+            rows = self.rows(self.walk(at, count))
+            after, ahead = self.begin()
+            self.store(rows, (after.obs, ahead), at)
+            alive = sum(row.valid.tolist().count(True) for row in rows)
         episodes = tuple(self.env.episodes())
         now = at._replace(env_steps=at.env_steps + alive, episodes=at.episodes + len(episodes))
         return LogData("collect", now, {}, episodes)
@@ -50,6 +58,25 @@ class Stints(Explorer):
             if owes(at._replace(env_steps=at.env_steps + count * slots), ready=True):
                 return count
         return self.most
+
+    @torch.no_grad()
+    def stretch(self, at: Progress, count: int) -> int:
+        """So many steps of an environment that gives them as one, [T, B, ...]; how many rows of them count."""
+        act, knobs, noise, env = self.agent.fast_explore, self.agent.knobs(at), self.noise, cast(Any, self.env)
+        before, past = self.begin()
+        obs, acts = env.stretch(count), []
+        for _ in range(count):
+            acted = act(obs, past, knobs, noise.next())
+            env.advance(acted.action)
+            acts.append((acted.action, acted.extras))
+        after: Step = env.stretched()
+        seen: Step = ops.map_tree(lambda x, rest: torch.cat([x[None], rest[:-1]]), before, after)
+        start = torch.cat([past.start, ~seen.valid])  # [T + 1, B]
+        action, extras = ops.stack(acts)
+        rows = self.processor(seen, Past((), start[None, :-1]), Acted(action, extras, ()), after)
+        last, ahead = self.now = ops.select(after, -1), Past((), start[-1:])
+        self.sink.buffer.push_rows(rows, (last.obs, ahead))
+        return int(rows.valid.sum())
 
     @torch.no_grad()
     def walk(self, at: Progress, count: int) -> list[Moment]:
@@ -74,7 +101,7 @@ class Stints(Explorer):
                 before = before._replace(valid=before.valid & ~lost)
             rows.append(self.processor(before, Past(had.memory, past.start), acted, after))
             past = Past(acted.memory, starts[i])
-        self.now: tuple[Step, Past] | None = after, past
+        self.now = after, past
         return rows
 
     def store(self, rows: list[Row], ahead: tuple[object, Past], at: Progress) -> None:

@@ -81,7 +81,8 @@ class Ahead:
 
     def fill(self) -> None:
         many = self.stream.noise(self.draws.explore, BLOCK, 1, self.slots)
-        self.block = [Noise(*one) for one in zip(many.uniform.unbind(), many.normal.unbind(), strict=True)]
+        each = [part.unbind() if part.numel() else [part[0]] * BLOCK for part in many]
+        self.block = [Noise(*one) for one in zip(*each, strict=True)]
         self.used = 0
 
     def state(self) -> State:

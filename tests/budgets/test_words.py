@@ -11,7 +11,7 @@ from tests.budgets.source import SOURCES, Source, dotted
 BANNED = {"done", "dones", "util", "utils", "helper", "helpers", "common", "manager", "managers", "handler", "handlers"}
 BANNED_AS_CLASS_OR_FILE = BANNED | {"base", "misc"}
 SYNCS = {"item", "cpu", "numpy"}
-LEAVES_THE_DEVICE = {"to_numpy"}  # functions of ops made for it, and named for it
+LEAVES_THE_DEVICE = {"to_numpy", "ranked"}  # functions of ops made for it, or that ask first where their tensors are
 PICKLERS = {"pickle", "_pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve"}
 EXECUTES = {
     "eval",

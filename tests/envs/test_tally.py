@@ -31,6 +31,15 @@ def test_sums_are_those_of_a_plain_loop() -> None:
     assert [tally.means(slot)["speed"] for slot in range(3)] == [s / n for s, n in zip(speed, length, strict=True)]
 
 
+def test_one_slot_is_added_up_in_order() -> None:
+    rng, tally, total = np.random.default_rng(1), Tally(1), 0.0
+    for _ in range(5 * LATER):
+        reward = rng.standard_normal(1).astype(np.float32)
+        tally.add_all(reward, {})
+        total += float(reward[0])
+    assert tally.total.tolist() == [total] and tally.length.tolist() == [5 * LATER]
+
+
 def test_what_is_no_number_is_passed_over() -> None:
     tally, everyone = Tally(2), np.ones(2, np.bool_)
     info: dict[str, Any] = {

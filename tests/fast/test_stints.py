@@ -9,6 +9,8 @@ import pytest
 import torch
 
 from ganglion import load_config, ops
+from ganglion.buffers.processors import Rows, RowsConfig
+from ganglion.core import Acted, Past, Row, Step
 from ganglion.fast.profile import Profile
 from ganglion.runtime.build import STINT, build
 from ganglion.runtime.stints import Stints
@@ -47,7 +49,12 @@ def same(one: Trainer, two: Trainer) -> bool:
     return mine.keys() == theirs.keys() and all(torch.equal(mine[name], theirs[name]) for name in mine)
 
 
-@pytest.mark.parametrize("words", [(), ("algo.net.memory=gru", "algo.net.memory_size=4")])
+VECTOR = "env={kind: gym, id: CartPole-v1, slots: 3, vector: true}"
+
+
+@pytest.mark.parametrize("words", [(), ("algo.net.memory=gru", "algo.net.memory_size=4"), (VECTOR,),
+                                   (VECTOR, "algo.processor.reward_scale=0.5"),
+                                   (VECTOR, "algo.net.memory=gru", "algo.net.memory_size=4")])  # fmt: skip
 def test_the_same_as_one_by_one(words: tuple[str, ...]) -> None:
     words = (*words, "algo.lr=1e-3")  # knobs stay for a stint: a schedule would differ
     stints, single = trainer_of(*words), trainer_of(*words, stint=1)
@@ -74,8 +81,9 @@ def test_no_stint_where_what_is_seen_changes_the_next_action() -> None:
     assert isinstance(trainer.explorer, Stints) and trainer.explorer.most == 1
 
 
-def test_resumed_in_the_middle_of_a_rollout() -> None:
-    whole, first, second = trainer_of(), trainer_of(), trainer_of()
+@pytest.mark.parametrize("words", [(), (VECTOR,)])
+def test_resumed_in_the_middle_of_a_rollout(words: tuple[str, ...]) -> None:
+    whole, first, second = (trainer_of(*words) for _ in range(3))
     advance(whole, 16)
     events = first()
     for _ in range(6):
@@ -116,9 +124,27 @@ def test_a_lost_step_is_not_learned_from() -> None:
         del gymnasium.registry["Frail-v0"]
 
 
-def test_their_time_is_told_apart() -> None:
-    trainer = trainer_of()
+def test_a_processor_that_takes_steps_one_by_one_gets_them_so() -> None:
+    class Single:
+        def __call__(self, before: Step, past: Past, acted: Acted, after: Step) -> Row:
+            assert before.valid.shape == (3,)
+            return Rows(RowsConfig())(before, past, acted, after)
+
+    usual, own = trainer_of(VECTOR), trainer_of(VECTOR)
+    for trainer in (usual, own):
+        old = trainer.explorer
+        processor = Single() if trainer is own else old.processor
+        trainer.explorer = Stints(old.agent, old.env, processor, old.sink, old.seed, 16)
+    assert usual.explorer.stretches and not own.explorer.stretches
+    assert advance(usual, 8) == advance(own, 8)
+    assert same(usual, own)
+
+
+@pytest.mark.parametrize("words", [(), (VECTOR,)])
+def test_their_time_is_told_apart(words: tuple[str, ...]) -> None:
+    trainer = trainer_of(*words)
     profile = Profile(trainer)
     advance(trainer, 4)
     assert profile.timers["act"].calls == 48
+    assert profile.timers["env"].calls == 49  # one is the reset
     assert 0 < profile.shares().act < 1

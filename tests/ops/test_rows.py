@@ -63,6 +63,13 @@ def test_shuffled(rows: int, minibatches: int) -> None:
     assert ops.shuffle_draws(3).uniform == 3
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_shuffled_takes_equal_numbers_as_they_come(dtype: torch.dtype) -> None:
+    uniform = (torch.rand(300, 2, dtype=dtype, generator=torch.Generator().manual_seed(1)) * 20).floor() / 20
+    plan = ops.shuffled(300, 2, 3, Noise(uniform, torch.zeros(300, 0)))
+    assert torch.equal(plan.reshape(2, 300), uniform.argsort(dim=0, stable=True).t())
+
+
 def test_above_and_empty() -> None:
     assert ops.above(torch.tensor(1.0), None) is None
     assert bool(ops.above(torch.tensor(1.0), 0.5))
