@@ -125,8 +125,8 @@ class ValueHeads(Linears):
         """The same of the first member alone: [T, B, ...] -> [T, B]."""
         if body.wide(x):
             return self.some(slice(1), body, x, beside)[0]
-        return self.member(body.member(x, 0, beside), 0).squeeze(-1)
+        return self.first(body.first(x, beside)).squeeze(-1)
 
     def some(self, which: slice, body: MLP, x: Tensor, beside: Tensor | None) -> Tensor:
         layers = *body.pair(which), self.weight[which].transpose(1, 2), self.bias[which]
-        return wide.perceptrons(x, beside, *layers).squeeze(-1).unflatten(1, x.shape[:2])
+        return wide.perceptrons(x, beside, *layers, activation=body.kind).squeeze(-1).unflatten(1, x.shape[:2])

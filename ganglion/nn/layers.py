@@ -51,9 +51,9 @@ class Linears(nn.Module):
         weight, bias = (p.unsqueeze(1).expand(-1, rows // CHUNK, -1, -1).flatten(0, 1) for p in (weight, bias))
         return product(chunks, weight, bias).view(len(self.weight), rows, -1)
 
-    def member(self, x: Tensor, index: int) -> Tensor:
-        """One of the maps alone: [..., inputs] -> [..., outputs]."""
-        return x @ self.weight[index].to(x.dtype) + self.bias[index].to(x.dtype)
+    def first(self, x: Tensor) -> Tensor:
+        """The first of the maps alone: [..., inputs] -> [..., outputs]."""
+        return x @ self.weight[0].to(x.dtype) + self.bias[0].to(x.dtype)
 
 
 class MLP(nn.Module):
@@ -75,7 +75,7 @@ class MLP(nn.Module):
     def forward(self, x: Tensor, beside: Tensor | None = None) -> Tensor:
         rows = x.shape[:2]
         if self.wide(x):
-            return wide.perceptrons(x, beside, *self.pair(slice(None))).unflatten(1, rows)
+            return wide.perceptrons(x, beside, *self.pair(slice(None)), activation=self.kind).unflatten(1, rows)
         x = wide.joined(x, beside)
         if self.dtype == torch.float32 and tiny.fits(x, self.sizes, self.kind):
             one, two = self.layers
@@ -86,12 +86,12 @@ class MLP(nn.Module):
             y = self.activation(layer(y))
         return typed(y.unflatten(1, rows), x.dtype)
 
-    def member(self, x: Tensor, index: int, beside: Tensor | None = None) -> Tensor:
-        """One of the perceptrons alone: [T, B, inputs] -> [T, B, out]."""
+    def first(self, x: Tensor, beside: Tensor | None = None) -> Tensor:
+        """The first of the perceptrons alone: [T, B, inputs] -> [T, B, out]."""
         x = wide.joined(x, beside)
         y = lowered(x, self.dtype)
         for layer in self.layers:
-            y = self.activation(layer.member(y, index))  # type: ignore[operator]
+            y = self.activation(layer.first(y))  # type: ignore[operator]
         return y.to(x.dtype)
 
     def wide(self, x: Tensor) -> bool:
@@ -147,7 +147,7 @@ class Last(nn.Linear):
         if not body.wide(x):
             return self(body(x)[0])
         layers = *body.pair(slice(None)), self.weight[None], self.bias[None, None]
-        return wide.perceptrons(x, None, *layers)[0].unflatten(0, x.shape[:2])
+        return wide.perceptrons(x, None, *layers, activation=body.kind)[0].unflatten(0, x.shape[:2])
 
 
 def head(body: MLP, outputs: int, init: Init, gain: float) -> Last:

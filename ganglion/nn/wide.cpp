@@ -22,8 +22,9 @@ using torch::stable::Tensor;
 
 namespace {
 
-void layer(Many rows, Many columns, Many depth, const float* x, const float* w, const float* bias, float* out) {
-  product(rows, columns, depth, {x, depth, 1}, {w, columns, 1}, out, columns, Activated{bias});
+template <class Kind>
+void layer(Kind, Many rows, Many columns, Many depth, const float* x, const float* w, const float* bias, float* out) {
+  product(rows, columns, depth, {x, depth, 1}, {w, columns, 1}, out, columns, Activated<Kind>{bias});
 }
 
 float dot(const float* a, const float* b, Many n) {
@@ -45,19 +46,11 @@ void ends(Many rows, Many O, Many W, const float* h, const float* w, const float
     for (Many o = 0; o < O; o++) out[i * O + o] = dot(h + i * W, w + o * W, W) + bias[o];
 }
 
-// One row of the gradient of what went into the second activation, from those of few outputs.
-void spread(Many O, Many W, const float* grad, const float* w, const float* h, float* to) {
+// Numbers one after the other, as vectors while they last: `sum(at, zero)` of the kind of its zero.
+template <class Sum, class Done> void strip(Many count, Sum sum, float* to, Done done) {
   Many j = 0;
-  for (; j + WIDTH <= W; j += WIDTH) {
-    Vector sum{};
-    for (Many o = 0; o < O; o++) sum += grad[o] * load<Vector>(w + o * W + j);
-    *(Vector*)(to + j) = load<Vector>(h + j) <= 0 ? Vector{} : sum;
-  }
-  for (; j < W; j++) {
-    float sum = 0;
-    for (Many o = 0; o < O; o++) sum += grad[o] * w[o * W + j];
-    to[j] = h[j] <= 0 ? 0.0f : sum;
-  }
+  for (; j + WIDTH <= count; j += WIDTH) *(Vector*)(to + j) = done(sum(j, Vector{}), 0, j);
+  for (; j < count; j++) to[j] = done(sum(j, 0.0f), 0, j);
 }
 
 // What a thread does of something that can be shared out in units: [from, to).
@@ -124,23 +117,37 @@ const float* in(const Tensor& x) { return static_cast<const float*>(x.const_data
 struct Nets {
   const float *w1, *w2, *w3;
   Many count, D, H, W, O;
+  bool tanh;
 
-  Nets(const Tensor& one, const Tensor& two, const Tensor& three) : w1(in(one)), w2(in(two)), w3(in(three)) {
+  Nets(const Tensor& one, const Tensor& two, const Tensor& three, bool tanh)
+      : w1(in(one)), w2(in(two)), w3(in(three)), tanh(tanh) {
     const Many *first = one.sizes().data(), *last = three.sizes().data();
     count = first[0], D = first[1], H = first[2], O = last[1], W = last[2];
   }
   Many out() const { return O ? O : W; }
 
+  // Work that is compiled for each kind of activation, so that its loops decide nothing.
+  template <class Work> void active(Work work) const { tanh ? work(Tanh{}) : work(Relu{}); }
+
   // The gradients of what goes into both activations, from that of what came out.
   void back(Many n, Many rows, const float* grad, const float* h1, const float* h2, float* g1, float* g2) const {
     const float* w = w3 + n * O * W;
-    if (O > HIGH)
-      product(rows, W, O, {grad, O, 1}, {w, W, 1}, g2, W, Masked{h2, W});
-    else if (O)
-      for (Many i = 0; i < rows; i++) spread(O, W, grad + i * O, w, h2 + i * W, g2 + i * W);
-    else
-      for (Many i = 0; i < rows * W; i++) g2[i] = h2[i] <= 0 ? 0.0f : grad[i];
-    product(rows, H, W, {g2, W, 1}, {w2 + n * H * W, 1, W}, g1, H, Masked{h1, H});
+    active([&](auto kind) {
+      using Mask = Masked<decltype(kind)>;
+      if (O > HIGH)
+        product(rows, W, O, {grad, O, 1}, {w, W, 1}, g2, W, Mask{h2, W});
+      else if (O)
+        for (Many i = 0; i < rows; i++) {
+          const auto spread = [&](Many j, auto sum) {
+            for (Many o = 0; o < O; o++) sum += grad[i * O + o] * load<decltype(sum)>(w + o * W + j);
+            return sum;
+          };
+          strip(W, spread, g2 + i * W, Mask{h2 + i * W, 0});
+        }
+      else
+        strip(rows * W, [&](Many j, auto zero) { return load<decltype(zero)>(grad + j); }, g2, Mask{h2, 0});
+      product(rows, H, W, {g2, W, 1}, {w2 + n * H * W, 1, W}, g1, H, Mask{h1, H});
+    });
   }
 };
 
@@ -155,22 +162,26 @@ void through(const Nets& net, const Tensor& x, const Tensor& b1, const Tensor& b
     const Many high = to - from, at = n * rows + from;
     float* one = h1 ? h1 + at * net.H : room + from * net.H;
     float* two = !net.O ? out + at * net.W : h2 ? h2 + at * net.W : room + rows * net.H + from * net.W;
-    layer(high, net.H, net.D, px + (n / each * rows + from) * net.D, net.w1 + n * net.D * net.H, p1 + n * net.H, one);
-    layer(high, net.W, net.H, one, net.w2 + n * net.H * net.W, p2 + n * net.W, two);
+    const float *rows_ = px + (n / each * rows + from) * net.D, *w1 = net.w1 + n * net.D * net.H;
+    net.active([&](auto kind) {
+      layer(kind, high, net.H, net.D, rows_, w1, p1 + n * net.H, one);
+      layer(kind, high, net.W, net.H, one, net.w2 + n * net.H * net.W, p2 + n * net.W, two);
+    });
     if (net.O) ends(high, net.O, net.W, two, net.w3 + n * net.O * net.W, p3 + n * net.O, out + at * net.O);
   });
 }
 
-Tensor only(Tensor x, Tensor w1, Tensor b1, Tensor w2, Tensor b2, Tensor w3, Tensor b3) {
-  const Nets net(w1, w2, w3);
+Tensor only(Tensor x, Tensor w1, Tensor b1, Tensor w2, Tensor b2, Tensor w3, Tensor b3, bool tanh) {
+  const Nets net(w1, w2, w3, tanh);
   Tensor out = made(net.count, x.size(1), net.out());
   through(net, x, b1, b2, b3, nullptr, nullptr, of(out));
   return out;
 }
 
 // Without a last layer what comes out is the last of these, and the first is empty.
-std::tuple<Tensor, Tensor, Tensor> forward(Tensor x, Tensor w1, Tensor b1, Tensor w2, Tensor b2, Tensor w3, Tensor b3) {
-  const Nets net(w1, w2, w3);
+std::tuple<Tensor, Tensor, Tensor> forward(Tensor x, Tensor w1, Tensor b1, Tensor w2, Tensor b2, Tensor w3, Tensor b3,
+                                           bool tanh) {
+  const Nets net(w1, w2, w3, tanh);
   const Many rows = x.size(1);
   Tensor out = made(net.count, rows, net.O), h1 = made(net.count, rows, net.H), h2 = made(net.count, rows, net.W);
   through(net, x, b1, b2, b3, of(h1), of(h2), net.O ? of(out) : of(h2));
@@ -178,8 +189,8 @@ std::tuple<Tensor, Tensor, Tensor> forward(Tensor x, Tensor w1, Tensor b1, Tenso
 }
 
 // The gradient of the rows' columns from `skip` on [C, N, D - skip].
-Tensor inward(Tensor grad, Tensor h1, Tensor h2, Tensor w1, Tensor w2, Tensor w3, int64_t skip) {
-  const Nets net(w1, w2, w3);
+Tensor inward(Tensor grad, Tensor h1, Tensor h2, Tensor w1, Tensor w2, Tensor w3, int64_t skip, bool tanh) {
+  const Nets net(w1, w2, w3, tanh);
   const Many rows = h1.size(1), left = net.D - skip;
   Tensor gx = made(net.count, rows, left);
   const float *pg = in(grad), *p1 = in(h1), *p2 = in(h2);
@@ -197,10 +208,10 @@ Tensor inward(Tensor grad, Tensor h1, Tensor h2, Tensor w1, Tensor w2, Tensor w3
 
 // The gradients of a layer's weights and bias, some columns of them.
 void weights(Many rows, Many D, Many H, const float* x, const float* g, float* w, float* b, Many from, Many to) {
-  const auto add = [=](const float* rows_, Many deep, Many j, Many wide, bool first) {
+  const auto add = [=](Matrix part, Many deep, Many j, Many wide, bool first) {
     Vector sum[2] = {};
     for (Many r = 0; r < deep; r++)
-      for (Many v = 0; v < 2; v++) sum[v] += load<Vector>(rows_ + r * WIDE + v * WIDTH);
+      for (Many v = 0; v < 2; v++) sum[v] += load<Vector>(part.part(r, v * WIDTH).at);
     for (Many s = 0; s < wide; s++) b[from + j + s] = (first ? 0.0f : b[from + j + s]) + sum[s / WIDTH][s % WIDTH];
   };
   product(D, to - from, rows, {x, 1, D}, {g + from, H, 1}, w + from, H, Kept{}, add);
@@ -226,8 +237,8 @@ void ends_weights(Many rows, Many O, Many W, const float* grad, const float* h, 
 
 // The gradients of all parameters: w1, b1, w2, b2, w3, b3.
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> outward(Tensor x, Tensor grad, Tensor h1, Tensor h2,
-                                                                   Tensor w1, Tensor w2, Tensor w3) {
-  const Nets net(w1, w2, w3);
+                                                                   Tensor w1, Tensor w2, Tensor w3, bool tanh) {
+  const Nets net(w1, w2, w3, tanh);
   const Many nets = net.count, each = nets / x.size(0), rows = x.size(1), D = net.D, H = net.H, W = net.W, O = net.O;
   Tensor to1 = made(nets, D, H), bias1 = made(nets, 1, H), to2 = made(nets, H, W), bias2 = made(nets, 1, W);
   Tensor to3 = made(nets, O, W), bias3 = made(nets, 1, O);

@@ -29,14 +29,14 @@ INSTRUCTIONS = {  # of a processor, as torch calls them
     "AVX2": ("-mavx2", "-mfma"),
     "AVX512": ("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma", "-mprefer-vector-width=512"),
 }
-LEAST, NARROW = 64, 128  # rows and units; with fewer there is too little to share out, or a library is as quick
+LEAST, NARROW = 64, 64  # rows and units; with fewer there is too little to share out, or a library is as quick
 LIBRARY = torch.library.Library("ganglion", "FRAGMENT")
-GIVEN = "Tensor w1, Tensor b1, Tensor w2, Tensor b2, Tensor w3, Tensor b3"
+GIVEN = "Tensor w1, Tensor b1, Tensor w2, Tensor b2, Tensor w3, Tensor b3, bool tanh"
 SCHEMAS = {
     "wide_only": f"(Tensor x, {GIVEN}) -> Tensor",
     "wide": f"(Tensor x, {GIVEN}) -> (Tensor, Tensor, Tensor)",
-    "wide_inward": "(Tensor g, Tensor h1, Tensor h2, Tensor w1, Tensor w2, Tensor w3, int skip) -> Tensor",
-    "wide_outward": "(Tensor x, Tensor g, Tensor h1, Tensor h2, Tensor w1, Tensor w2, Tensor w3)"
+    "wide_inward": "(Tensor g, Tensor h1, Tensor h2, Tensor w1, Tensor w2, Tensor w3, int skip, bool tanh) -> Tensor",
+    "wide_outward": "(Tensor x, Tensor g, Tensor h1, Tensor h2, Tensor w1, Tensor w2, Tensor w3, bool tanh)"
     " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
 }
 
@@ -45,8 +45,8 @@ def fits(x: Tensor, sizes: tuple[int, ...], activation: str) -> bool:
     """Whether nets of these sizes are to be computed here."""
     if not torch.compiler.is_compiling() or x.is_cuda or x.dtype != torch.float32:
         return False
-    rows = x.shape[0] * x.shape[1]
-    return len(sizes) == 3 and min(sizes[1:]) >= NARROW and activation == "relu" and rows >= LEAST and ready()
+    rows, known = x.shape[0] * x.shape[1], activation in ("relu", "tanh")
+    return len(sizes) == 3 and min(sizes[1:]) >= NARROW and known and rows >= LEAST and ready()
 
 
 @functools.cache
@@ -70,7 +70,7 @@ def ready() -> bool:
 ready._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
-def perceptrons(x: Tensor, beside: Tensor | None, *layers: Tensor) -> Tensor:
+def perceptrons(x: Tensor, beside: Tensor | None, *layers: Tensor, activation: str) -> Tensor:
     """Rows [T, B, D] through nets [C, ...] -> [C, T * B, O]. `layers`: weight and bias of each of two, and of a last,
     [C, O, W] and [C, 1, O]; without it what the second gives. Inputs may come in two parts; where a gradient is wanted
     of the second alone, it costs a product of that width."""
@@ -80,11 +80,11 @@ def perceptrons(x: Tensor, beside: Tensor | None, *layers: Tensor) -> Tensor:
     if beside is not None and beside.requires_grad and not x.requires_grad:
         alone, whole = beside.reshape(1, x.shape[0] * x.shape[1], -1), whole.detach()
     rows = whole.reshape(1, -1, whole.shape[-1]).contiguous()
-    given = *layers[:4], *last
+    given, tanh = (*layers[:4], *last), activation == "tanh"
     if not torch.is_grad_enabled():
-        only: Tensor = torch.ops.ganglion.wide_only(rows, *given)
+        only: Tensor = torch.ops.ganglion.wide_only(rows, *given, tanh)
         return only
-    out, _, hidden = Wide.apply(rows, alone, *given)  # type: ignore[no-untyped-call]
+    out, _, hidden = Wide.apply(rows, alone, *given, tanh)  # type: ignore[no-untyped-call]
     found: Tensor = out if len(layers) > 4 else hidden
     return found
 
@@ -97,21 +97,23 @@ def joined(x: Tensor, beside: Tensor | None) -> Tensor:
 # ------------------------------------------------------------ what the operations give, in shapes alone
 
 
-def outputs(x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, w3: Tensor, b3: Tensor) -> Tensor:
+def outputs(x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, w3: Tensor, b3: Tensor, tanh: bool) -> Tensor:
     return x.new_empty(len(w1), x.shape[1], w3.shape[1] or w3.shape[2])
 
 
 def all_outputs(
-    x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, w3: Tensor, b3: Tensor
+    x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, w3: Tensor, b3: Tensor, tanh: bool
 ) -> tuple[Tensor, ...]:
     return tuple(x.new_empty(len(w1), x.shape[1], size) for size in (w3.shape[1], w1.shape[2], w2.shape[2]))
 
 
-def inward(g: Tensor, h1: Tensor, h2: Tensor, w1: Tensor, w2: Tensor, w3: Tensor, skip: int) -> Tensor:
+def inward(g: Tensor, h1: Tensor, h2: Tensor, w1: Tensor, w2: Tensor, w3: Tensor, skip: int, tanh: bool) -> Tensor:
     return h1.new_empty(*h1.shape[:2], w1.shape[1] - skip)
 
 
-def outward(x: Tensor, g: Tensor, h1: Tensor, h2: Tensor, w1: Tensor, w2: Tensor, w3: Tensor) -> tuple[Tensor, ...]:
+def outward(
+    x: Tensor, g: Tensor, h1: Tensor, h2: Tensor, w1: Tensor, w2: Tensor, w3: Tensor, tanh: bool
+) -> tuple[Tensor, ...]:
     weights = (w1.shape, (1, w1.shape[2])), (w2.shape, (1, w2.shape[2])), (w3.shape, (1, w3.shape[1]))
     return tuple(x.new_empty(len(w1), *shape[-2:]) for pair in weights for shape in pair)
 
@@ -120,21 +122,22 @@ def outward(x: Tensor, g: Tensor, h1: Tensor, h2: Tensor, w1: Tensor, w2: Tensor
 
 
 class Wide(torch.autograd.Function):
-    """The operations as one that can be differentiated: what the last layer gives, and what the two before it do. Of
-    the two operations backward a graph leaves out the one whose gradients nobody wants."""
+    """The operations as one that can be differentiated: what the last layer gives, and what the two before it do; only
+    what comes out of the nets has a gradient. Of the two operations backward a graph leaves out the one whose gradients
+    nobody wants."""
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(x: Tensor, beside: Tensor | None, *layers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(x: Tensor, beside: Tensor | None, *layers: Any) -> tuple[Tensor, Tensor, Tensor]:
         out, one, two = torch.ops.ganglion.wide(x, *layers)
         return out, one, two
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
-        x, beside, w1, _, w2, _, w3, _ = inputs
+        x, beside, w1, _, w2, _, w3, _, ctx.tanh = inputs
         ctx.save_for_backward(x, w1, w2, w3, *output[1:])
-        ctx.mark_non_differentiable(output[1])
+        ctx.mark_non_differentiable(output[1], output[2 if w3.shape[1] else 0])
         wanted = x.shape[2] if x.requires_grad else 0 if beside is None else beside.shape[2]
         ctx.skip = x.shape[2] - wanted
 
@@ -142,12 +145,12 @@ class Wide(torch.autograd.Function):
     def backward(ctx: Any, last: Tensor, _: Tensor, hidden: Tensor) -> tuple[Any, ...]:
         x, w1, w2, w3, h1, h2 = ctx.saved_tensors
         grad = (last if w3.shape[1] else hidden).contiguous()
-        grads = torch.ops.ganglion.wide_outward(x, grad, h1, h2, w1, w2, w3)
+        grads = torch.ops.ganglion.wide_outward(x, grad, h1, h2, w1, w2, w3, ctx.tanh)
         if ctx.skip == x.shape[2]:
-            return None, None, *grads
-        into = torch.ops.ganglion.wide_inward(grad, h1, h2, w1, w2, w3, ctx.skip)
+            return None, None, *grads, None
+        into = torch.ops.ganglion.wide_inward(grad, h1, h2, w1, w2, w3, ctx.skip, ctx.tanh)
         into = into.unflatten(0, (len(x), -1)).sum(1)
-        return (into, None, *grads) if ctx.skip == 0 else (None, into, *grads)
+        return (into, None, *grads, None) if ctx.skip == 0 else (None, into, *grads, None)
 
 
 def several(op: Any) -> Any:

@@ -171,6 +171,7 @@ CASES = [
          replay={"kind": "prioritised"}, net={"normalise": True})),
     Case("sac-wide", "sac", ARM, settings=over(SAC, replay={"batch": 64}, net={"hidden": [128, 136]})),
     Case("td3-wide", "td3", ARM, settings=over(SAC, replay={"batch": 64}, net={"hidden": [128, 136]})),
+    Case("ppo-wide", "ppo", TWO, settings=over(PPO, horizon=24, net={"hidden": [64, 72]})),
     Case("ppo-bfloat16", "ppo", HYBRID, MIXED, over(PPO, net={"precision": "bfloat16", "memory": "gru"})),
     Case("td3-bfloat16", "td3", ARM, MIXED, over(SAC, net={"precision": "bfloat16", "normalise": True})),
 ]  # fmt: skip

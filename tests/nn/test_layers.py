@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 
 from ganglion.nn.layers import CHUNK, MANY, MLP, Linears
@@ -29,13 +28,10 @@ def test_other_counts_of_rows_are_one_product():
         assert torch.equal(maps(x), torch.baddbmm(maps.bias, x, maps.weight))
 
 
-@pytest.mark.parametrize("index", [None, 1])
-def test_inputs_in_two_parts_are_inputs_in_one(index: int | None) -> None:
+def test_inputs_in_two_parts_are_inputs_in_one() -> None:
     torch.manual_seed(0)
     body = MLP(2, 7, (16, 16), "relu", "uniform")
     x, action = torch.randn(3, 5, 4), torch.randn(3, 5, 3)
     whole = torch.cat([x, action], -1)
-    if index is None:
-        assert torch.equal(body(x, beside=action), body(whole))
-    else:
-        assert torch.equal(body.member(x, index, beside=action), body.member(whole, index))
+    assert torch.equal(body(x, beside=action), body(whole))
+    assert torch.equal(body.first(x, beside=action), body.first(whole))

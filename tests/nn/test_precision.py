@@ -89,7 +89,7 @@ def test_a_gpu_may_round_products_only_where_it_is_allowed_to(precision: str):
     assert torch.backends.cuda.matmul.allow_tf32 == (precision == "tf32")
 
 
-def test_one_member_alone_is_that_of_all_in_either_precision():
+def test_the_first_alone_is_that_of_all_in_either_precision():
     for precision in ("float32", "bfloat16"):
         body, x = MLP(2, 5, (8,), "relu", "uniform", precision), torch.randn(1, 6, 5)
-        assert torch.allclose(body.member(x, 1), body(x)[1], atol=1e-2 if precision == "bfloat16" else 1e-6)
+        assert torch.allclose(body.first(x), body(x)[0], atol=1e-2 if precision == "bfloat16" else 1e-6)
