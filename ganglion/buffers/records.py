@@ -83,7 +83,9 @@ class Stage:
         views, derived = layout.views(self.record)
         self.leaves, self.records = ops.leaves(views), records
         self.arrays = [x.numpy() for x in (records, self.record)] if host else []
-        self.quick = Quick(layout, records, gamma, self.leaves) if host and came.type == "cpu" else None
+        fits = host and came.type == "cpu" and derived.discount.dtype == torch.float32
+        code = compiled.code() if fits else None
+        self.quick = Quick(code, layout, records, gamma, self.leaves) if code else None
         self.flags: list[Any] = [views.terminated, views.valid, *derived]
         if came.type == "cpu":  # numpy writes small things sooner
             self.flags = [x.numpy() for x in self.flags]
@@ -107,9 +109,8 @@ class Stage:
 class Quick:
     """The same by compiled code, for leaves that lie in memory as they are kept."""
 
-    def __init__(self, layout: Layout, records: Tensor, gamma: float, leaves: list[Tensor]) -> None:
-        row, derived = layout.tree
-        self.code = compiled.code() if derived.discount[2] == torch.float32 else None
+    def __init__(self, code: Any, layout: Layout, records: Tensor, gamma: float, leaves: list[Tensor]) -> None:
+        self.code, (row, derived) = code, layout.tree
         places = [number for first, size, *_ in ops.leaves(row) for number in (first, size)]
         flags = [place[0] for place in (row.terminated, row.valid, *derived)]
         self.kinds = [(x.dtype, x.shape) for x in leaves]
@@ -121,8 +122,6 @@ class Quick:
 
     def __call__(self, leaves: list[Tensor], at: int) -> bool:
         """Whether it could store them."""
-        if not self.code:
-            return False
         found = []
         for x, (dtype, shape) in zip(leaves, self.kinds, strict=True):
             if x.dtype is not dtype or x.shape != shape or not x.is_contiguous() or not x.is_cpu:
