@@ -103,7 +103,7 @@ class VectorGymEnv:
         self._seen[...] = self.obs[0]
         return torch.from_numpy(self._seen)
 
-    def advance(self, action: Action) -> None:
+    def pace(self, action: Action) -> None:
         """Takes one of these steps."""
         self._send(action)
         step = self._recv()

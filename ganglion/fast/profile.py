@@ -50,7 +50,7 @@ class Profile:
         self.before: dict[str, float] = {}  # what the timers said at the last lap
         self.steps = self.updates = 0
         explorer, learner = trainer.explorer, trainer.learner
-        self.watch(explorer.env, "env", "reset", "step", "advance", "send", "recv")
+        self.watch(explorer.env, "env", "reset", "step", "pace", "send", "recv")
         self.watch(explorer.agent, "act", "sample", "fast_explore")
         self.watch(explorer.sink, "store", "push")
         self.watch(learner.buffer, "sample", "take", "feedback")

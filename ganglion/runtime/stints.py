@@ -67,7 +67,7 @@ class Stints(Explorer):
         obs, acts = env.stretch(count), []
         for _ in range(count):
             acted = act(obs, past, knobs, noise.next())
-            env.advance(acted.action)
+            env.pace(acted.action)
             acts.append((acted.action, acted.extras))
         after: Step = env.stretched()
         seen: Step = ops.map_tree(lambda x, rest: torch.cat([x[None], rest[:-1]]), before, after)

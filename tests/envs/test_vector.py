@@ -104,7 +104,7 @@ def test_a_stretch_is_the_steps_it_is_made_of(make: Any) -> None:
         obs, steps = whole.stretch(13), []
         for i in range(13):
             action = random_action(single.spec.action, 3, 100 * t + i)
-            whole.advance(action)
+            whole.pace(action)
             steps.append(single.step(action))
             assert torch.equal(obs, steps[-1].obs)
         assert same_step(whole.stretched(), ops.stack(steps))

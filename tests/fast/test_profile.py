@@ -20,6 +20,7 @@ from ganglion.fast.profile import Profile, Shares, bottleneck
 from ganglion.runtime.bench import advise, bench
 from ganglion.runtime.build import build
 from ganglion.runtime.trainer import Trainer
+from ganglion.runtime.whole import Strider
 
 Captured = pytest.CaptureFixture[str]
 TOY = ["env={kind: toy, id: identity, slots: 4}", "log=[]", "save=never", "eval=never"]
@@ -43,6 +44,19 @@ class Slow(Wrapper):
     def step(self, action: Action) -> Step:
         time.sleep(0.02)
         return super().step(action)
+
+
+def test_nothing_is_timed_inside_of_a_graph() -> None:
+    """A clock that a compiled function meets would have it run eagerly."""
+    world = ["env={kind: torch, id: cartpole, slots: 2}", "run.fast=compile", "run.device=cpu", *TOY[1:]]
+    trainer = trainer_of(["algo={kind: ppo, horizon: 16}", *world])
+    Profile(trainer)
+    explorer, knobs = trainer.explorer, trainer.learner.agent.knobs(trainer.at)
+    assert isinstance(explorer, Strider)
+    walk = torch.compile(explorer.walk, fullgraph=True, backend="eager")
+    with torch.no_grad():
+        walked = walk(explorer.env.now(), *explorer.begin(), knobs, explorer.noise.stretch(2))
+    assert walked.rows.reward.shape == (2, 2)
 
 
 # ------------------------------------------------------------ shares
