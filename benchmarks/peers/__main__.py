@@ -59,12 +59,13 @@ were made with nothing else running on this machine; others on the same hardware
 mattered more pairs were made. On a quieter day before, six pairs of `compile` gave 5.15 [5.06, 5.23], 4.83 [4.78, 4.87]
 (vector) and 9.33 [9.27, 9.39] (torch-native) times SB3 for PPO, 2.42 [2.32, 2.53] and 4.37 [4.23, 4.53] times CleanRL
 for DQN, and in bfloat16 2.96 [2.88, 3.04] for SAC and 2.19 [2.10, 2.28] for TD3. Ratios follow the state of a
-shared machine: TD3 in float32 against CleanRL was measured three times within an hour and small changes, 2.16 [2.05,
-2.27] with 30 pairs, 2.09 [2.03, 2.14] and 2.12 [2.07, 2.17] with 60 each, the last is below; PPO with the vector
-environment gave 4.75 [4.59, 4.91] in the morning (24 pairs) and 4.21 [3.99, 4.46] (24), 4.21 [4.07, 4.36] (48), 4.37
-[4.14, 4.62] (24), 4.79 [4.59, 5.01] (24) and 4.41 [4.26, 4.55] (48, below) in the afternoon, when every part of a step
-took up to a quarter longer, the environment alone included; the morning's code in turns with the afternoon's differed
-by 1.01 [0.96, 1.07] there. Pong in bfloat16 gave 2.04 [1.92, 2.20] with 6 pairs, then 2.16 [2.09, 2.24] with 14.
+shared machine: TD3 in float32 against CleanRL was measured four times, 2.16 [2.05, 2.27] with 30 pairs, 2.09 [2.03,
+2.14] and 2.12 [2.07, 2.17] with 60 each, 2.09 [2.03, 2.14] with 30 (below). PPO with the vector environment gave 4.21
+[3.99, 4.46] to 4.79 [4.59, 5.01] in five sets of one afternoon, when every part of a step took up to a quarter longer
+than in the morning; since its steps are taken as one, in turns a sixth faster, three sets gave 5.62 [5.50, 5.75] (24
+pairs), 4.95 [4.75, 5.12] (48) and 5.30 [5.24, 5.37] (48, below). Pong in bfloat16 gave 2.04 [1.92, 2.20] with 6 pairs,
+2.16 [2.09, 2.24] with 14 and 2.26 [2.17, 2.34] with 8 (below). Where the time of PPO on CartPole goes, part by part:
+[where.txt](where.txt), made by `python -m benchmarks.peers.where --results docs/results/where.txt`.
 `python -m benchmarks.peers.solved` measures process start to solved.
 
 """
