@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from ganglion.core import Step
 from ganglion.envs.arrays import Array
@@ -44,9 +45,10 @@ class Sheets:
         self.sheet, self.used = Sheet(self.count, self.shape, self.dtype), 0
         self.steps = [Step(*row) for row in zip(*(part.unbind() for part in self.sheet.steps()), strict=True)]
 
-    def stretch(self, count: int) -> None:
-        """A sheet for so many steps that are asked for together: none is made of each."""
+    def stretch(self, count: int) -> Sequence[Tensor]:
+        """A sheet for so many steps that are asked for together: of each there is nothing but its observations."""
         self.sheet, self.used, self.steps = Sheet(count, self.shape, self.dtype), 0, [None] * count
+        return torch.from_numpy(self.sheet.obs).unbind()
 
     def next(self) -> tuple[Sheet, int, Any]:
         """The sheet to be written on, the place there, and the step that this is; None in a stretch."""

@@ -10,7 +10,7 @@ same as `GymEnv`. Where they cannot, an episode is seen from its second observat
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -65,7 +65,6 @@ class VectorGymEnv:
         own = self.mode is AutoresetMode.NEXT_STEP and not self.masked and not self.native
         self.stretches = own and self._quick  # resets, too, are as the contract wants them
         self._sheets = Sheets((env.num_envs, *self._leaves[0].shape), self._leaves[0].dtype)
-        self._seen = np.zeros((env.num_envs, *self._leaves[0].shape), self._leaves[0].dtype)  # last, in a stretch
         if self.stretches and self._actions.plain:
             trusting(env)
         self._begin(0)
@@ -97,11 +96,9 @@ class VectorGymEnv:
         step: Step = self._recv()
         return step
 
-    def stretch(self, count: int) -> torch.Tensor:
-        """Begins so many steps that are asked for together. In what is given, the slots' observations appear."""
-        self._sheets.stretch(count)
-        self._seen[...] = self.obs[0]
-        return torch.from_numpy(self._seen)
+    def stretch(self, count: int) -> Sequence[torch.Tensor]:
+        """Begins so many steps that are asked for together. In what is given, their observations appear one by one."""
+        return self._sheets.stretch(count)
 
     def pace(self, action: Action) -> None:
         """Takes one of these steps."""
@@ -109,7 +106,6 @@ class VectorGymEnv:
         step = self._recv()
         if step is not None:  # it came another way, for episodes were lost in a restart
             self._sheets.step(*(part.numpy() for part in step))
-        self._seen[...] = self.obs[0]
 
     def stretched(self) -> Step:
         """What they came to, [count, B, ...]."""

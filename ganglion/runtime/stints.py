@@ -64,18 +64,19 @@ class Stints(Explorer):
         """So many steps of an environment that gives them as one, [T, B, ...]; how many rows of them count."""
         act, knobs, noise, env = self.agent.fast_explore, self.agent.knobs(at), self.noise, cast(Any, self.env)
         before, past = self.begin()
-        obs, acts = env.stretch(count), []
-        for _ in range(count):
+        obs, acts = before.obs, []
+        for ahead in env.stretch(count):
             acted = act(obs, past, knobs, noise.next())
             env.pace(acted.action)
             acts.append((acted.action, acted.extras))
+            obs = ahead
         after: Step = env.stretched()
         seen: Step = ops.map_tree(lambda x, rest: torch.cat([x[None], rest[:-1]]), before, after)
         start = torch.cat([past.start, ~seen.valid])  # [T + 1, B]
         action, extras = ops.stack(acts)
         rows = self.processor(seen, Past((), start[None, :-1]), Acted(action, extras, ()), after)
-        last, ahead = self.now = ops.select(after, -1), Past((), start[-1:])
-        self.sink.buffer.push_rows(rows, (last.obs, ahead))
+        last, past = self.now = ops.select(after, -1), Past((), start[-1:])
+        self.sink.buffer.push_rows(rows, (last.obs, past))
         return int(rows.valid.sum())
 
     @torch.no_grad()

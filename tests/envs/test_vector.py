@@ -101,8 +101,8 @@ def test_a_stretch_is_the_steps_it_is_made_of(make: Any) -> None:
         if t == 3:  # in the middle of episodes
             for env in envs:
                 env.restore(env.state())
-        obs, steps = whole.stretch(13), []
-        for i in range(13):
+        steps = []
+        for i, obs in enumerate(whole.stretch(13)):
             action = random_action(single.spec.action, 3, 100 * t + i)
             whole.pace(action)
             steps.append(single.step(action))
