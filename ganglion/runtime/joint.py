@@ -41,6 +41,7 @@ class Joint:
         vary(self.stack, self.template, configs)
         self.mode = mode(configs[0], self.device)
         self.held: dict[str, Tensor] = {}
+        self.line = torch.empty(0)  # the same numbers as one
         self.values: list[dict[str, float]] = []
 
     def wrap(self, fn: Fn) -> Fn:
@@ -70,9 +71,12 @@ class Joint:
         """The knobs of each, as tensors [K] that change in place."""
         values = [agent.settings(trainer.at) for agent, trainer in zip(self.agents, self.trainers, strict=True)]
         if values != self.values:
-            for name in values[0]:
-                new = torch.tensor([own[name] for own in values], device=self.device)
-                self.held.setdefault(name, torch.zeros_like(new)).copy_(new)
+            new = torch.tensor([[own[name] for own in values] for name in values[0]])
+            if not self.held:
+                self.line = torch.zeros_like(new, device=self.device)
+                self.held = dict(zip(values[0], self.line.unbind(), strict=True))
+            # from ordinary memory a copy would wait for all that the device has been told before
+            self.line.copy_(new if self.device.type == "cpu" else new.pin_memory(), non_blocking=True)
             self.values = values
         return self.held
 

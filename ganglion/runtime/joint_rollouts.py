@@ -106,7 +106,7 @@ class JointWalk:
         return [self.log(joint.at(k), *told[k]) for k in who]
 
     def log(self, at: Progress, valid: float, count: float, total: float, length: float) -> LogData:
-        now = at._replace(env_steps=at.env_steps + int(valid), episodes=at.episodes + int(count))
+        now = Progress(at.env_steps + int(valid), at.opt_steps, at.episodes + int(count))
         ended = (Episode(-1, total / count, length / count, {}, int(count)),) if count else ()
         return LogData("collect", now, {}, ended)
 
@@ -263,9 +263,11 @@ class JointPhases:
         noise = ops.stack([learner.stream.noise(draw, rows) for learner in self.learners])
         assert self.fast_phase is not None
         metrics = self.fast_phase(*self.whole(), noise, self.joint.knobs())
+        every = [values.unbind() for values in metrics.values()]
         logs = []
-        for k, own in enumerate(ops.unstack(metrics)):
+        for k, own in enumerate(zip(*every, strict=True)):
             self.learners[k].finish()
             at = self.joint.at(k)
-            logs.append(LogData("learn", at._replace(opt_steps=at.opt_steps + updates), own))
+            now = Progress(at.env_steps, at.opt_steps + updates, at.episodes)
+            logs.append(LogData("learn", now, dict(zip(metrics, own, strict=True))))
         return logs

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from ganglion.buffers import RolloutBuffer
 from ganglion.config import RunConfig
-from ganglion.core import Command, LogData, SetKnob, Stop
+from ganglion.core import Command, LogData, Progress, SetKnob, Stop
 from ganglion.envs.world import TorchEnv
 from ganglion.errors import UserError
 from ganglion.runtime.evaluator import deviation
@@ -51,9 +51,9 @@ class Waiting(Trainer):
 
     def moved(self, log: LogData, seconds: float) -> LogData:
         """Counts a turn, not before its stages hear of it."""
-        at = log.at._replace(seconds=self.at.seconds + seconds)
-        self.at, self.brought = at._replace(fraction=spent(self.budget, at)), None
-        return log._replace(at=self.at)
+        at = Progress(*log.at[:3], self.at.seconds + seconds)
+        self.at, self.brought = Progress(*at[:4], spent(self.budget, at)), None
+        return LogData(log.kind, self.at, log.metrics, log.episodes)
 
 
 class Told(NamedTuple):
