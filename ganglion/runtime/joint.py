@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ganglion import ops
 from ganglion.config import RunConfig
-from ganglion.core import Draw, LogData, Progress, State
+from ganglion.core import Draw, LogData, Noise, Progress, State
 from ganglion.errors import UserError
 from ganglion.fast import Swap
 from ganglion.fast.direct import Fn
@@ -24,6 +24,7 @@ from ganglion.nn.stack import Stack
 from ganglion.runtime.agent import Agent
 from ganglion.runtime.build import build_agent, build_env
 from ganglion.runtime.explorer import Explorer
+from ganglion.runtime.streams import Stream
 from ganglion.runtime.trainer import Trainer
 
 
@@ -89,6 +90,26 @@ class Joint:
 
     def at(self, k: int) -> Progress:
         return self.trainers[k].at
+
+
+class Drawn:
+    """The noise of K streams side by side, [K, ...]: each writes its own numbers, time after time into the same memory.
+    On a GPU that costs half as much as drawing them one by one and putting them together."""
+
+    def __init__(self, streams: Sequence[Stream]) -> None:
+        self.streams = streams
+        self.kept: dict[Any, tuple[Noise, list[Noise]]] = {}  # by draw and shape: the whole, and each one's part
+
+    def __call__(self, who: Sequence[int], draw: Draw, *shape: int) -> Noise:
+        """Fresh numbers for these; the others' are those they had."""
+        if (draw, shape) not in self.kept:
+            sizes, device = [(len(self.streams), *shape, count) for count in draw], self.streams[0].device
+            whole = Noise(*(torch.zeros(size, device=device) for size in sizes))
+            self.kept[draw, shape] = whole, [Noise(*part) for part in zip(*whole, strict=True)]
+        whole, parts = self.kept[draw, shape]
+        for k in who:
+            self.streams[k].write(parts[k])
+        return whole
 
 
 class Lent(Swap):

@@ -17,7 +17,7 @@ from ganglion.envs.world import World
 from ganglion.nn.stack import joined
 from ganglion.runtime.build import STRIDE, build_env
 from ganglion.runtime.explorer import Explorer
-from ganglion.runtime.joint import Joint, Lent
+from ganglion.runtime.joint import Drawn, Joint, Lent
 from ganglion.runtime.stints import Stints
 from ganglion.runtime.whole import Phase, Strider, Walked
 
@@ -64,6 +64,7 @@ class JointWalk:
         processor = cfg.algo.recipe().processor.build()
         strider = Strider(joint.template, template, processor, phases.template, cfg.run.seed, 1, lambda fn: fn)
         horizon = phases.template.buffer.horizon
+        self.drawn = Drawn([explorer.stream for explorer in self.explorers])
         self.now: tuple[Step, Past] | None = None  # of all slots, [K, B, ...]; None: as their explorers know
         self.stride = 1 if cfg.run.fast == "eager" else horizon if joint.mode == "graph" else gcd(horizon, STRIDE)
         turn = joint.stack.all(strider.turn)
@@ -95,8 +96,11 @@ class JointWalk:
     def together(self, who: Sequence[int], stride: int) -> list[LogData]:
         joint, explorers = self.joint, self.explorers
         now = self.now or ops.stack([explorer.begin() for explorer in explorers])
-        fresh = {k: explorers[k].noise.stretch(stride) for k in who}
-        noise = ops.stack([fresh.get(k, fresh[who[0]]) for k in range(joint.count)])
+        if stride == 1:
+            fresh = {k: explorers[k].noise.next() for k in who}
+            noise = ops.stack([fresh.get(k, fresh[who[0]]) for k in range(joint.count)])
+        else:
+            noise = self.drawn(who, joint.template.draws.explore, stride, explorers[0].env.spec.slots)
         with torch.no_grad():
             walked: Walked = self.fast_walks[stride](self.world, *now, joint.knobs(), noise)
         torch._foreach_copy_(list(self.world), list(joint.chosen(who, walked.world, self.world)))
@@ -143,6 +147,7 @@ class JointPhases:
         self.mini: Any = None  # what each learns from, [K, ...]
         self.table: Tensor | None = None
         self.order = torch.arange(joint.count, device=joint.device)
+        self.drawn = Drawn([learner.stream for learner in self.learners])
         self.none = torch.empty(0)  # no priorities
 
     # ------------------------------------------------------------ rows
@@ -238,8 +243,7 @@ class JointPhases:
         with torch.no_grad():
             mini = self.prepare(*self.whole())
             self.template.rows = rows = ops.leaves(mini)[0].shape[2]
-            drawn = {k: self.learners[k].stream.noise(draw, rows) for k in fresh}
-            table = self.plan(ops.stack([drawn.get(k, drawn[fresh[0]]) for k in range(joint.count)]))
+            table = self.plan(self.drawn(fresh, draw, rows))
         self.mini = mini if self.mini is None else joint.chosen(fresh, mini, self.mini)
         self.table = table if self.table is None else joint.chosen(fresh, table, self.table)
         for k in range(joint.count):  # of those already learning the same numbers, elsewhere
@@ -260,7 +264,7 @@ class JointPhases:
 
     def learn_phase(self) -> list[LogData]:
         draw, rows, updates = self.joint.template.draws.plan, self.template.rows, self.template.updates
-        noise = ops.stack([learner.stream.noise(draw, rows) for learner in self.learners])
+        noise = self.drawn(range(self.joint.count), draw, rows)
         assert self.fast_phase is not None
         metrics = self.fast_phase(*self.whole(), noise, self.joint.knobs())
         every = [values.unbind() for values in metrics.values()]

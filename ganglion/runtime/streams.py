@@ -30,6 +30,13 @@ class Stream:
         uniform = self.uniform(*shape, draw.uniform) if draw.uniform else self.none(shape)
         return Noise(uniform, self.normal(*shape, draw.normal) if draw.normal else self.none(shape))
 
+    def write(self, into: Noise) -> None:
+        """The numbers that `noise` would give, into memory that is there."""
+        if into.uniform.numel():
+            into.uniform.uniform_(generator=self.generator)
+        if into.normal.numel():
+            into.normal.normal_(generator=self.generator)
+
     def none(self, shape: tuple[int, ...]) -> Tensor:
         if shape not in self.nothing:
             self.nothing[shape] = torch.empty(*shape, 0, device=self.device)
