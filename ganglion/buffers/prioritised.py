@@ -51,6 +51,8 @@ class Prioritised(Replay):
         self.tree = SumTree(self.ring.length * slots, device)
         self.code = self.tree.code
         self.largest = torch.ones((), dtype=torch.float64, device=device)  # new rows are as urgent as the most urgent
+        self.weight = torch.empty(1, 0, device=device)  # of the last sample
+        self.urgent = torch.empty(0, dtype=torch.float64)  # the last priorities, where code is compiled
 
     def push(self, row: Row, ahead: tuple[Obs, Past], at: Progress) -> None:
         super().push(row, ahead, at)
@@ -98,10 +100,12 @@ class Prioritised(Replay):
             mass /= self.tree.total
             mass /= least(mass.min())
         elif self.code:
-            self.code.over_least(mass.data_ptr(), len(mass))
+            self.code.over_least(mass.data_ptr(), mass.numel())
         else:
             mass /= mass.min()
-        weight = mass.pow_(-self.cfg.beta(at.fraction)).float()  # at most 1
+        if self.weight.numel() != mass.numel():
+            self.weight = torch.empty(1, mass.numel(), device=self.device)
+        weight = self.weight.copy_(mass.pow_(-self.cfg.beta(at.fraction)))  # at most 1
         return self.gather(index, weight, at)
 
     def feedback(self, index: Tensor, priority: Tensor) -> None:
@@ -114,10 +118,12 @@ class Prioritised(Replay):
     def urgency(self, priority: Tensor) -> Tensor:
         """Finite priorities; what is not finite, a NaN too, is as urgent as the most urgent so far."""
         if self.code:
-            priority, n = priority.float().contiguous(), len(priority)
-            urgency = torch.empty(n, dtype=torch.float64)
-            self.code.urgency(priority.data_ptr(), n, self.cfg.floor, self.largest.data_ptr(), urgency.data_ptr())
-            return urgency
+            priority, n = priority.float().contiguous(), priority.numel()
+            if self.urgent.numel() != n:
+                self.urgent = torch.empty(n, dtype=torch.float64)
+            given = priority.data_ptr(), n, self.cfg.floor, self.largest.data_ptr()
+            self.code.urgency(*given, self.urgent.data_ptr())
+            return self.urgent
         urgency = priority.float().double() + self.cfg.floor
         urgency = torch.where(urgency < inf, urgency, self.largest)
         self.largest.copy_(torch.maximum(self.largest, urgency.max()))

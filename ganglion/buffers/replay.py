@@ -98,7 +98,7 @@ class Replay:
         return uniform.to(self.device, torch.float64).contiguous()
 
     def gather(self, index: Tensor, weight: Tensor | None, at: Progress) -> Sample[Transition]:
-        """The sequences that start at flat positions `index` [N], with the weight each was drawn with."""
+        """The sequences that start at flat positions `index` [N], with the weight each was drawn with, [1, N]."""
         data, live = self.transitions(index)
         return Sample(data, index, self.weigh(index, live, weight, at))
 
@@ -107,7 +107,7 @@ class Replay:
         if weight is None:
             rows = live
         else:  # which has found the first row of each sequence alive
-            rows = weight.unsqueeze(0) if len(live) == 1 else live * weight
+            rows = weight if live.shape[0] == 1 else live * weight
         if self.cfg.max_use is not None:  # before this use is counted: a row drawn twice at once is not lost by it
             rows = rows * (self.usage.uses(index) < self.cfg.max_use)
         if self.cfg.max_staleness is not None:

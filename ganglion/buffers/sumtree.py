@@ -32,7 +32,7 @@ class SumTree:
         self.tensors = [zeros((size >> SHIFT * k,), torch.float64, device) for k in range(height + 1)]  # leaves first
         self.mass, self.height, self.top = self.tensors[0], height, len(self.tensors[-1])
         self.below = zeros((self.top + 1,), torch.float64, device)  # for `find`: the mass before each sum
-        self.left = torch.empty(0, dtype=torch.float64)  # room for what is left of each draw on its way down
+        self.room = Room(0)
         self.host = device.type == "cpu"
         self.code: Any = compiled.code() if self.host else None
         self.levels: list[Array] = [self.array(x) for x in self.tensors]
@@ -81,7 +81,7 @@ class SumTree:
 
     def write(self, index: Tensor, mass: Tensor, largest: bool) -> None:
         index, mass = index.contiguous(), mass.contiguous()  # held until it is written
-        self.code.set(self.pointers, self.height, index.data_ptr(), mass.data_ptr(), len(index), largest)
+        self.code.set(self.pointers, self.height, index.data_ptr(), mass.data_ptr(), index.numel(), largest)
 
     def sum_up(self, index: Tensor) -> None:
         """Sums anew all that is above `index`; sums are never adjusted, so they cannot drift."""
@@ -109,19 +109,19 @@ class SumTree:
     def find(self, uniform: Tensor, spread: bool = False) -> tuple[Tensor, Tensor]:
         """Positions drawn in proportion to their mass, and their masses; one of zero mass is never found.
 
-        Where `spread`, the i-th of n numbers stands for one in the i-th of n equal parts of the mass.
+        Where `spread`, the i-th of n numbers stands for one in the i-th of n equal parts of the mass. What is given may
+        lie in memory that the next call takes over.
         """
-        n = len(uniform)
+        n = uniform.numel()  # len() of a tensor costs five times as much
         if not self.code:
             share = (uniform + torch.arange(n, device=uniform.device)) / n if spread else uniform
             at = torch.as_tensor(self.descend(self.array(share)))
             return at, self.mass.take(at)
-        if len(self.left) != n:
-            self.left = torch.empty(n, dtype=torch.float64)
-        index, mass = torch.empty(n, dtype=torch.int64), torch.empty(n, dtype=torch.float64)
-        room, drawn = (self.below.data_ptr(), uniform.data_ptr(), n, spread, self.left.data_ptr()), index.data_ptr()
-        self.code.find(self.pointers, self.height, self.top, *room, drawn, mass.data_ptr())
-        return index, mass
+        if self.room.size != n:
+            self.room = Room(n)
+        where = self.pointers, self.height, self.top, self.below.data_ptr(), uniform.data_ptr(), n, spread
+        self.code.find(*where, *self.room.pointers)
+        return self.room.index, self.room.mass
 
     def descend(self, uniform: Array) -> Array:
         """From the top to the leaves. The last sum of a level is never passed, whatever the rounding."""
@@ -138,3 +138,13 @@ class SumTree:
             left = left - sums[passed - 1, rows] * (passed > 0)
             at = at * FAN + passed
         return at
+
+
+class Room:
+    """Memory for so many draws: what is left of each on its way down, what it finds, and the mass of that."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.left, self.mass = torch.empty(2, size, dtype=torch.float64).unbind()
+        self.index = torch.empty(size, dtype=torch.int64)
+        self.pointers = self.left.data_ptr(), self.index.data_ptr(), self.mass.data_ptr()
