@@ -16,8 +16,12 @@ class EnvError(UserError):
 
 
 class DiskError(UserError):
-    """A checkpoint found no room, or its store away; those already there are whole. A run goes on and tries again.
-    Exit code 1."""
+    """A checkpoint could not be written: no room, a disk that fails, a store that is away; those already there are
+    whole. A run goes on and tries again. Exit code 1."""
+
+
+class FolderLostError(DiskError):
+    """The folder of a run is not where it was. Exit code 1."""
 
 
 class LearnerLostError(Exception):

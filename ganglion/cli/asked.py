@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 from os.path import isfile  # unlike Path.is_file, never raises
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ganglion.cli.loading import load_torch
@@ -93,20 +92,6 @@ def environment(name: str) -> str:
 
 def existing(folder: str) -> Where:
     """The folder of a run, checked: on a disk, or in a store by URL."""
-    from ganglion.record.stores import Remote, located, reached
+    from ganglion.record.run_folder import open_folder
 
-    path = located(folder, "RUN")
-    if isinstance(path, Remote):
-        there = (reached(path, "RUN") / "config.yaml").exists()
-    else:
-        there = isfile(path / "config.yaml")
-    if not there:
-        near = sorted(p.parent.name for p in siblings(path))[-3:]
-        hint = f" There are: {', '.join(str(path.parent / name) for name in near)}." if near else ""
-        raise UserError(f"{folder} is not the folder of a run: it has no config.yaml.{hint}")
-    return path
-
-
-def siblings(path: Where) -> list[Path]:
-    """Configs of runs beside a folder; those of a store are not looked for."""
-    return list(path.parent.glob("*/config.yaml")) if isinstance(path, Path) and path.parent.is_dir() else []
+    return open_folder(folder, "RUN")

@@ -17,6 +17,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -26,6 +27,7 @@ from ganglion.errors import UserError, nearest
 
 if TYPE_CHECKING:
     from ganglion.config import RunConfig
+    from ganglion.record.stores import Where
 
 PLACES = ("local", "slurm", "node")
 SLURM = ("nodes", "cpus", "gpus", "partition", "account", "time", "sbatch", "dry_run")
@@ -73,31 +75,45 @@ def run(args: argparse.Namespace) -> int:
 
 
 def one(args: argparse.Namespace) -> RunConfig:
-    """The config, its folder chosen."""
-    from ganglion.runtime.run import new_folder
+    """The config, its folder checked where it is given."""
+    from ganglion.record.run_folder import check_unused
+    from ganglion.record.stores import located
 
     if args.seeds is not None:
         raise UserError("--seeds: launch starts one run. Launch each seed by itself: run.seed=1")
     configs = asked_cases(args)
     if len(configs) > 1:
         raise UserError(f"launch starts one run, and a sweep is {len(configs)}. Launch each by itself.")
-    config, folder = configs[0], new_folder(configs[0])
+    if configs[0].run.dir is None:
+        return configs[0]
+    folder = located(configs[0].run.dir, "run.dir")
+    check_unused(folder)
+    return placed(configs[0], folder)
+
+
+def placed(config: RunConfig, folder: Where) -> RunConfig:
     where = str(folder.absolute() if isinstance(folder, Path) else folder)
     return config.model_copy(update={"run": config.run.model_copy(update={"dir": where})})
 
 
 def local(config: RunConfig, args: argparse.Namespace) -> int:
+    from ganglion.record.run_folder import made
     from ganglion.runtime.fleet.keeper import Keeper, begun, command
 
-    place = str(config.run.dir)
+    own = made(config.title) if config.run.dir is None else None
+    place = str(own.absolute() if own else config.run.dir)
     flags = [word for module in args.imports for word in ("--import", module)]
     asked = [f"--{name}={getattr(args, name)}" for name in ("algo", "env", "mode", "explorers", "learners")
              if getattr(args, name)]  # fmt: skip
     keeper = Keeper(lambda: begun(place), args.restarts, complain)
-    return keeper.keep(
+    code = keeper.keep(
         command("train", *args.words, f"run.dir={json.dumps(place)}", *asked, *flags),  # JSON's quotes are YAML's
         command("resume", place, *flags),
     )
+    with suppress(OSError):  # where it is not empty
+        if own:
+            own.rmdir()
+    return code
 
 
 def node(words: list[str]) -> int:
@@ -112,6 +128,10 @@ def node(words: list[str]) -> int:
 
 
 def slurm(config: RunConfig, args: argparse.Namespace) -> int:
+    from ganglion.record.run_folder import candidates
+
+    if config.run.dir is None:
+        config = placed(config, next(path for path in candidates(config.title) if not path.exists()))
     job = make_job(config, args)
     if args.dry_run:
         say(job.script.rstrip("\n"))
@@ -120,9 +140,11 @@ def slurm(config: RunConfig, args: argparse.Namespace) -> int:
         raise UserError(
             "launch slurm: there is no sbatch on PATH. See the job with --dry-run, or try: ganglion launch local"
         )
-    if job.folder.exists():
-        raise UserError(f"run.dir: {job.folder} is there already: a job for this run was made. Choose another.")
-    job.folder.mkdir(parents=True)
+    try:
+        job.folder.mkdir(parents=True)
+    except FileExistsError:
+        told = f"run.dir: {job.folder} is there already: a job for this run was made. Choose another."
+        raise UserError(told) from None
     (job.folder / "config.yaml").write_text(job.config)
     (job.folder / "job.json").write_text(job.about)
     (job.folder / "job.sh").write_text(job.script)
@@ -138,15 +160,15 @@ def slurm(config: RunConfig, args: argparse.Namespace) -> int:
 
 def make_job(config: RunConfig, args: argparse.Namespace) -> Job:
     from ganglion.config import dump
+    from ganglion.record.run_folder import candidates
     from ganglion.record.stores import located
-    from ganglion.runtime.run import unused
 
     if args.mode == "local" or config.run.mode not in ("local", "ray"):
         raise UserError(f"run.mode: nodes of slurm are joined by Ray. Accepted: ray, got {config.run.mode!r}.")
     run = config.run.model_copy(update={"mode": "ray"})
     config = type(config).model_validate(config.model_copy(update={"run": run}).plain())
     where = located(str(run.dir), "run.dir")
-    beside = where if isinstance(where, Path) else unused(config.title).absolute()  # a job lies on a disk
+    beside = where if isinstance(where, Path) else next(candidates(config.title)).absolute()  # a job lies on a disk
     folder = beside.with_name(f"{beside.name}.job")
     about = {"run": str(run.dir), "imports": args.imports, "restarts": args.restarts}
     needs = config.fleet.explorers + config.fleet.learners - 1

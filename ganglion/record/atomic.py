@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
+from stat import S_ISREG
+
+from ganglion.errors import UserError
+
+# A link is not followed, and nothing waits for the other end of a pipe.
+PLAIN = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
 class Disk:
     """File operations that have reached the disk when they return (`sync` for the names in a folder)."""
 
     def write(self, path: Path, parts: Iterable[bytes | memoryview]) -> None:
-        with open(path, "wb") as file:
+        path.unlink(missing_ok=True)
+        with open(path, "xb") as file:  # always a new file: what had the name may be a link to somebody else's
             for part in parts:
                 file.write(part)
             file.flush()
@@ -49,6 +57,25 @@ class Disk:
 
 
 disk = Disk()
+
+
+def open_plain(path: Path, flags: int) -> int:
+    """A handle of a file, made where there is none, with nothing of it cut. A link, a pipe or a device is refused."""
+    try:
+        handle = os.open(path, flags | os.O_CREAT | PLAIN, 0o666)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
+            raise not_plain(path) from None
+        raise
+    if not S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise not_plain(path)
+    return handle
+
+
+def not_plain(path: Path) -> UserError:
+    remedy = "A run's folder holds files and folders alone. Put what it stands for in its place, or remove it."
+    return UserError(f"{path} is a link, or no file. {remedy}")
 
 
 def drop_tree(path: Path) -> None:
@@ -90,11 +117,11 @@ def find_folder(target: Path) -> Path:
 def recover(folder: Path) -> None:
     """Finishes or undoes what a crash left in the middle. Only our own leading marks are touched."""
     for path in sorted(folder.glob(".old-*")):
-        target = path.with_name(path.name.removeprefix(".old-"))
-        if target.exists():
+        name = path.name.removeprefix(".old-")
+        if not name.strip(".") or (folder / name).exists():  # names of dots alone are not ours
             drop_tree(path)
         else:
-            disk.move(path, target)
+            disk.move(path, folder / name)
             disk.sync(folder)
     for path in [*sorted(folder.glob(".new-*")), *sorted(folder.glob(".gone-*"))]:
         with suppress(OSError):  # what cannot be removed is in nobody's way

@@ -29,7 +29,6 @@ from ganglion.record.stores import StoreError, Where
 from ganglion.record.tensors import TORCH, Form, digest, form, pack, read_into
 
 CHUNK = re.compile(r"[0-9a-f]{32}\.safetensors")
-MARGIN = 1 << 20  # bytes left free beside what a save writes
 
 log = logging.getLogger(__name__)
 
@@ -113,13 +112,8 @@ class Checkpoints:
             with suppress(OSError):
                 self.keeper.recover(self.folder)
                 self._sweep()
-            if isinstance(error, StoreError):
-                raise DiskError(f"{error}. The checkpoint was not written; those already there are intact.") from error
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise DiskError(
-                    f"{self.folder}: the disk is full. The checkpoint was not written; those already there are intact."
-                ) from error
-            raise
+            what = "The checkpoint was not written; those already there are intact."
+            raise disk_error(error, self.folder, what) from error
 
     def _check_room(self, state: State) -> None:
         free = self.keeper.free(self.folder)
@@ -128,7 +122,7 @@ class Checkpoints:
         need = sum(_bytes(tensor) for tensor in state.tensors.values())
         for name, ring in state.rings.items():
             need += sum(_bytes(array) for k in self._changed(name, ring) for array in _rows(ring, k).values())
-        if need + MARGIN > free:
+        if need > free:
             raise DiskError(
                 f"{self.folder}: a checkpoint needs {size_text(need)} and {size_text(free)} are free. Nothing was "
                 "written. Free some space, or lower save.keep or the size of the buffer."
@@ -201,6 +195,15 @@ class Checkpoints:
         for name in sorted(self.keeper.names(self.folder / CHUNKS)):
             if CHUNK.fullmatch(name) and name not in used:
                 self.keeper.drop(self.folder / CHUNKS / name)
+
+
+def disk_error(error: OSError, folder: Where, what: str) -> DiskError:
+    """An operation that failed in a save: the path, why, and what follows. A disk that is full, fails (EIO), is away
+    (ESTALE) or forbids (EACCES) may do better the next time."""
+    if isinstance(error, StoreError):
+        return DiskError(f"{error}. {what}")
+    why = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror or str(error)
+    return DiskError(f"{error.filename or folder}: {why}. {what}")
 
 
 class _Body(NamedTuple):

@@ -10,7 +10,8 @@ from pathlib import Path
 from stat import S_ISDIR
 from time import time
 
-from ganglion.record.lock import FILE, lock
+from ganglion.errors import UserError
+from ganglion.record.lock import FILE, lock, open_lock
 from ganglion.record.stores import Remote, Where, names
 
 PREFIX = "ganglion-desk-"
@@ -31,7 +32,7 @@ class Desk:
             sweep()
             self.private = tempfile.TemporaryDirectory(prefix=PREFIX)
             self.path = Path(self.private.name)
-            self.claim = (self.path / FILE).open("w")  # closed by close()
+            self.claim = open_lock(self.path)  # closed by close()
             with suppress(OSError):
                 lock(self.claim)
         self.copied: dict[Path, tuple[int, int]] = {}  # size and time of what the store has
@@ -42,7 +43,7 @@ class Desk:
             self._fetch(self.folder, self.path)
 
     def _fetch(self, source: Remote, target: Path) -> None:
-        for name in set(names(source)) - set(APART):
+        for name in set(names(source)) - {*APART, ".", ".."}:  # a store may call a thing so, and a disk means others
             if (source / name).exists():
                 target.mkdir(parents=True, exist_ok=True)
                 (target / name).write_bytes((source / name).read_bytes())
@@ -74,10 +75,10 @@ class Desk:
 def sweep() -> None:
     """Removes the desks of runs that were killed."""
     for left in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
-        with suppress(OSError):
+        with suppress(OSError, UserError):
             about = left.lstat()  # anybody may write here: what is another's is not touched, and no link followed
             if S_ISDIR(about.st_mode) and about.st_uid == os.getuid() and time() - about.st_mtime > YOUNG:
-                with (left / FILE).open("w") as claim:
+                with open_lock(left) as claim:
                     if lock(claim):
                         shutil.rmtree(left)
 

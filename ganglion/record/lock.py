@@ -15,7 +15,8 @@ from threading import Event, Thread
 from time import monotonic
 from typing import IO, Any
 
-from ganglion.errors import UserError
+from ganglion.errors import FolderLostError, UserError
+from ganglion.record.atomic import open_plain
 from ganglion.record.stores import Remote, Where
 
 try:
@@ -42,7 +43,7 @@ def held(folder: Where) -> Iterator[Callable[[], None]]:
         finally:
             lease.leave()
         return
-    with (folder / FILE).open("w") as file:
+    with open_lock(folder) as file:
         try:
             own = lock(file)
         except OSError as error:
@@ -50,7 +51,21 @@ def held(folder: Where) -> Iterator[Callable[[], None]]:
             own = True
         if not own:
             raise refusal(folder, "another process")
-        yield lambda: None
+        yield lambda: check_there(folder, file)
+
+
+def open_lock(folder: Path) -> IO[str]:
+    return os.fdopen(open_plain(folder / FILE, os.O_RDWR), "r+")
+
+
+def check_there(folder: Path, file: IO[str]) -> None:
+    """Refuses to go on where the folder is not the one that was locked."""
+    try:
+        there = os.path.samestat(os.lstat(folder / FILE), os.fstat(file.fileno()))
+    except (FileNotFoundError, NotADirectoryError):
+        there = False
+    if not there:
+        raise FolderLostError(f"{folder} was removed or moved away while the run was training.")
 
 
 def lock(file: IO[str]) -> bool:

@@ -8,9 +8,8 @@ import platform
 import subprocess
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from datetime import datetime
+from contextlib import ExitStack
 from importlib.metadata import version
-from itertools import count
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -19,17 +18,18 @@ import torch
 
 from ganglion.config import RunConfig, dump, load
 from ganglion.core import Command, Episode, Json, LogData, Past, State, Stop, join, under
-from ganglion.errors import DiskError, EnvError, UserError
+from ganglion.errors import DiskError, EnvError, FolderLostError, UserError
 from ganglion.fast import Compiler
 from ganglion.fast.profile import Profile
-from ganglion.record.atomic import write_file
-from ganglion.record.checkpoint import Checkpoints
+from ganglion.record.atomic import recover, write_file
+from ganglion.record.checkpoint import Checkpoints, disk_error
 from ganglion.record.checkpoint import load as load_checkpoint
 from ganglion.record.desk import Desk
 from ganglion.record.lock import held
 from ganglion.record.matches import check_matches
+from ganglion.record.run_folder import CONFIG, check_unused, made, open_folder
 from ganglion.record.stages import Evaluated, Recorded, Saved, Stopped, compose
-from ganglion.record.stores import StoreError, Where, located, names, reached
+from ganglion.record.stores import StoreError, Where, located
 from ganglion.record.writers import RunInfo
 from ganglion.runtime.agent import Agent
 from ganglion.runtime.build import build, build_agent, build_env, build_evaluator, pick_device
@@ -40,6 +40,7 @@ from ganglion.runtime.fleet.judge import Beside
 from ganglion.runtime.fleet.receiver import Receiver
 from ganglion.runtime.fleet.station import light, modules
 from ganglion.runtime.streams import derive
+from ganglion.runtime.trainer import Trainer
 
 log = logging.getLogger(__name__)
 
@@ -47,12 +48,13 @@ log = logging.getLogger(__name__)
 class Run:
     """A Trainer with its stages, writers and checkpoints."""
 
-    def __init__(self, cfg: RunConfig, folder: Where) -> None:
+    def __init__(self, cfg: RunConfig, folder: Where, trainer: Trainer) -> None:
         self.cfg, self.folder, self.desk = cfg, folder, Desk(folder)
-        self.guard: Callable[[], None] = lambda: None  # refuses to go on where another process has taken over
+        self.guard: Callable[[], None] = unlocked  # refuses to go on where the folder is not this run's any more
+        self.claim = ExitStack()  # its lock
         self.why = ""  # what was chosen for this machine when the run began, and why
         self.checkpoints = Checkpoints(folder / "checkpoints", cfg.save.keep)
-        self.trainer = build(cfg)
+        self.trainer = trainer
         self.received = self.trainer.explorer if isinstance(self.trainer.explorer, Receiver) else None
         self.profile = Profile(self.trainer)
         self.offset: int | None = None  # of metrics.jsonl, where a resumed run goes on
@@ -78,28 +80,45 @@ class Run:
 
     @classmethod
     def create(cls, cfg: RunConfig) -> Run:
-        """A new run in a new folder, on a disk or in a store."""
-        folder = new_folder(cfg)
+        """A new run in a new folder, on a disk or in a store. The folder is made when the parts of the run are, and
+        locked before anything is written."""
+        folder = None if cfg.run.dir is None else located(cfg.run.dir, "run.dir")
+        if folder is not None:
+            check_unused(folder)
         cfg, why = settled(cfg)
-        run = cls(cfg, folder)
-        run.why = why
-        desk = run.desk.path
-        desk.mkdir(parents=True, exist_ok=True)
-        write_file(desk / "config.yaml", [dump(cfg).encode()])
-        (desk / "run.json").write_text(json.dumps(about(cfg, folder), indent=2) + "\n")
-        try:
-            run.desk.send()
-        except StoreError as error:  # what could be listed, or is not there at all, and cannot be written
-            run.close()
-            raise UserError(f"run.dir: {error}.") from error
+        trainer = build(cfg)
+        with ExitStack() as undo:
+            undo.callback(trainer.close)
+            run = cls(cfg, folder or made(cfg.title), trainer)
+            undo.callback(run.desk.close)
+            run.why = why
+            run.begin()
+            undo.pop_all()
         return run
+
+    def begin(self) -> None:
+        """Takes an unused folder, and writes down what the run is."""
+        with ExitStack() as claim:
+            try:
+                if isinstance(self.folder, Path):
+                    self.folder.mkdir(parents=True, exist_ok=True)
+                guard = claim.enter_context(held(self.folder))
+                check_unused(self.folder)  # by nobody else meanwhile
+                recover(self.desk.path)
+                write_file(self.desk.path / CONFIG, [dump(self.cfg).encode()])
+                write_file(self.desk.path / "run.json", [json.dumps(about(self.cfg, self.folder), indent=2).encode()])
+                self.desk.send()
+            except StoreError as error:  # what could be listed, or is not there at all, and cannot be written
+                raise UserError(f"run.dir: {error}.") from error
+            self.guard = guard
+            self.claim.push(claim.pop_all())
 
     @classmethod
     def open(cls, folder: Where | str, overrides: Iterable[str] = ()) -> Run:
         """A run as its newest checkpoint left it; from the start where there is none."""
-        folder, overrides = located(folder, "resume"), list(overrides)
+        folder, overrides = open_folder(folder, "resume"), list(overrides)
         cfg, why = settled(load_config(folder, overrides))
-        run = cls(cfg, folder)
+        run = cls(cfg, folder, build(cfg))
         run.why = why
         run.desk.fetch()
         newest = run.checkpoints.newest()
@@ -130,19 +149,22 @@ class Run:
 
     def stream(self) -> Generator[LogData, Command | None, Stop]:
         """All that happens until the budget is spent. Left early and called again, it continues."""
-        with held(self.folder) as self.guard:
+        with self.claim:
+            if self.guard is unlocked:
+                self.guard = self.claim.enter_context(held(self.folder))
             if self.changed:  # what was changed stays changed the next time
-                write_file(self.desk.path / "config.yaml", [dump(self.cfg).encode()])
+                write_file(self.desk.path / CONFIG, [dump(self.cfg).encode()])
                 self.desk.send()
                 self.changed = False
             if not self.writers:
                 self.open_writers()
             swap = self.trainer.learner.agent.swap
-            swap.compiler = Compiler(self.desk.path / "config.yaml", modules(self.cfg))
+            swap.compiler = Compiler(self.desk.path / CONFIG, modules(self.cfg))
             events = compose(self.trainer(), self.evaluated, self.stopped, self.failed, self.recorded, self.saved)
             try:
                 stop = yield from events
                 self.failed.check(stop)
+                self.guard()
                 return stop
             finally:
                 swap.compiler.stop()
@@ -150,8 +172,10 @@ class Run:
                     writer.close()
                 self.offset = self.written()
                 self.writers.clear()
-                self.guard()
-                self.desk.send()
+                guard, self.guard = self.guard, unlocked
+                if self.desk.private:
+                    guard()
+                    self.desk.send()
 
     def open_writers(self) -> None:
         at, budget = self.trainer.at, self.cfg.train.budget
@@ -200,6 +224,7 @@ class Run:
             self.beside.close()
         self.trainer.close()
         self.desk.close()
+        self.claim.close()
 
     # ------------------------------------------------------------ state
 
@@ -227,16 +252,31 @@ class Run:
     def settle(self) -> dict[str, Json]:
         """What a checkpoint says of the run; metrics so far are where it will be, and nobody else writes there."""
         try:
-            self.guard()
+            self.stay()
             self.desk.send()
-        except StoreError as error:
-            raise DiskError(f"{error}. Nothing was saved; what was saved before is intact.") from error
-        return {"environment": environment(self.cfg), "metrics": self.written(), "at": list(self.trainer.at)}
+            return {"environment": environment(self.cfg), "metrics": self.written(), "at": list(self.trainer.at)}
+        except OSError as error:
+            raise disk_error(error, self.folder, "Nothing was saved; what was saved before is intact.") from error
+
+    def stay(self) -> None:
+        """The folder is this run's; one that was removed or moved away is made anew, so that the run can be saved."""
+        try:
+            self.guard()
+        except FolderLostError as lost:
+            try:
+                self.begin()
+            except UserError as error:
+                raise DiskError(f"{lost} It cannot be made anew: {error}") from error
+            log.warning("%s It is made anew, and the run goes on there; what was saved before is gone from it.", lost)
 
     def written(self) -> int:
         """Bytes of metrics that belong to this state."""
         file = self.desk.path / "metrics.jsonl"
         return file.stat().st_size if file.exists() else 0
+
+
+def unlocked() -> None:
+    """Between a run's streams its folder is anybody's."""
 
 
 def settled(cfg: RunConfig) -> tuple[RunConfig, str]:
@@ -245,28 +285,6 @@ def settled(cfg: RunConfig) -> tuple[RunConfig, str]:
     if cfg.run.mode == "files":
         why = f"{why} Explorers join with: ganglion explore {cfg.fleet.path}".strip()
     return cfg.model_copy(update={"env": env}), why
-
-
-def new_folder(cfg: RunConfig) -> Where:
-    """Where a new run will be: where nothing is yet."""
-    folder = located(cfg.run.dir, "run.dir") if cfg.run.dir else unused(cfg.title)
-    if taken(folder):
-        raise UserError(f"run.dir: {folder} is there already. Choose another, or continue it: ganglion resume {folder}")
-    return folder
-
-
-def taken(folder: Where) -> bool:
-    """Whether something is there already."""
-    if isinstance(folder, Path):
-        return folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
-    return bool(names(reached(folder, "run.dir")))
-
-
-def unused(title: str) -> Path:
-    """A folder named by now, numbered where another run of the same second has it."""
-    folder = Path(f"runs/{title}-{datetime.now():%Y%m%d-%H%M%S}")
-    names = (folder.with_name(f"{folder.name}-{number}") for number in count(2))
-    return folder if not folder.exists() else next(name for name in names if not name.exists())
 
 
 def environment(cfg: RunConfig) -> dict[str, Json]:
@@ -298,7 +316,7 @@ def about(cfg: RunConfig, folder: Where) -> dict[str, Json]:
 
 def load_config(folder: Where, overrides: Iterable[str] = ()) -> RunConfig:
     """The config that a run was left with."""
-    file = folder / "config.yaml"
+    file = folder / CONFIG
     return load(file if isinstance(file, Path) else file.read_text(), overrides)
 
 
