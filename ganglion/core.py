@@ -29,6 +29,8 @@ from ganglion.state import Ring as Ring
 from ganglion.state import State as State
 from ganglion.state import Stateful as Stateful
 from ganglion.state import join as join
+from ganglion.state import read_count as read_count
+from ganglion.state import read_number as read_number
 from ganglion.state import under as under
 
 Obs = Any  # a tree of observations; the key "action_mask", where there is one, holds the legal actions
@@ -175,6 +177,13 @@ class Progress(NamedTuple):
     episodes: int = 0
     seconds: float = 0.0  # spent training, evaluation and saving excluded
     fraction: float = 0.0  # of the budget
+
+    @classmethod
+    def read(cls, saved: Json) -> Progress:
+        """Counters as a state holds them."""
+        *counts, seconds, fraction = saved
+        env_steps, opt_steps, episodes = map(read_count, counts)
+        return cls(env_steps, opt_steps, episodes, read_number(seconds), read_number(fraction))
 
 
 class LogData(NamedTuple):

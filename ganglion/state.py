@@ -26,6 +26,20 @@ class State(NamedTuple):
     rings: Mapping[str, Ring] = {}
 
 
+def read_count(value: Json, most: int = 1 << 62) -> int:
+    """A whole number of a state that was read, checked: a file may say anything."""
+    if type(value) is not int or not 0 <= value <= most:
+        raise ValueError(f"{str(value)[:40]!r} is no number from 0 to {most}")
+    return value
+
+
+def read_number(value: Json) -> float:
+    """Any number of a state that was read, checked."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{str(value)[:40]!r} is no number")
+    return value
+
+
 class Stateful(Protocol):
     def state(self) -> State: ...
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ganglion import ops
 from ganglion.buffers.storage import RowRing, row_of, tree_of
-from ganglion.core import EnvSpec, Obs, Past, Progress, Rollout, Row, State, under
+from ganglion.core import EnvSpec, Obs, Past, Progress, Rollout, Row, State, read_count, under
 from ganglion.errors import UserError
 
 
@@ -94,7 +94,7 @@ class RolloutBuffer:
             raise UserError(
                 f"algo.horizon: the saved rollout has {held} rows, not {self.horizon}; it cannot be changed."
             )
-        self.ring.pushed = int(state.scalars["pushed"])
+        self.ring.pushed = read_count(state.scalars["pushed"])
         rows, last = ({k: v.to(self.device) for k, v in under(state, p).tensors.items()} for p in ("rows", "last"))
         if rows:
             self.ring.hold(row_of(rows))

@@ -12,7 +12,7 @@ from torch import Tensor
 from ganglion import ops
 from ganglion.buffers import compiled
 from ganglion.buffers.records import Derived, Layout, Records, Stage, zeros
-from ganglion.core import Ring, Row, State
+from ganglion.core import Ring, Row, State, read_count
 
 NARROW = 512  # bytes of a row that are better copied beside others
 SHORT = 4_096  # rows of a ring whose places are made beforehand
@@ -84,8 +84,10 @@ class RowRing:
         return State({}, {"pushed": self.pushed}, rings)
 
     def restore(self, state: State) -> None:
-        self.pushed = int(state.scalars["pushed"])
+        self.pushed = read_count(state.scalars["pushed"])
         if "rows" in state.rings:
+            if state.rings["rows"].stamps != self.stamps():
+                raise ValueError(f"{self.pushed} rows do not leave blocks of these stamps")
             arrays = {k: v.to(self.device) for k, v in state.rings["rows"].arrays.items()}
             self.hold(row_of(arrays))
 

@@ -227,6 +227,8 @@ class GymEnv:
             raise UserError(
                 f"env.slots: the state has {len(scalars['episode'])} slots, this environment {self.spec.slots}"
             )
+        if any(len(scalars[name]) != self.spec.slots for name in ("ended", "actions")):
+            raise ValueError("the endings or actions of the slots are not as many as the slots")
         for i, array in enumerate(walk.obs):
             array[...] = state.tensors[f"obs{i}"].numpy()
         if walk.masks.size:

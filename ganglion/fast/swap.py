@@ -87,4 +87,7 @@ class Swap:
         return State({}, {"on": self.on})
 
     def restore(self, state: State) -> None:
-        self.on = self.since == 0 or bool(state.scalars.get("on", False))
+        on = state.scalars.get("on", False)
+        if not isinstance(on, bool):
+            raise ValueError(f"{str(on)[:40]!r} is neither true nor false")
+        self.on = self.since == 0 or on

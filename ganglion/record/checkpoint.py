@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import errno
 import logging
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from typing import Any, NamedTuple
+from time import sleep
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -28,9 +28,11 @@ from ganglion.record.keeping import CHUNKS, keeper
 from ganglion.record.stores import StoreError, Where
 from ganglion.record.tensors import TORCH, Form, digest, form, pack, read_into
 
-CHUNK = re.compile(r"[0-9a-f]{32}\.safetensors")
+LOOKS = 3  # at what a run may be replacing just then
+PAUSE = 0.05  # seconds between two
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 class Chunk(NamedTuple):
@@ -80,8 +82,8 @@ class Checkpoints:
         return steps[max(steps)] if steps else None
 
     def best(self) -> Where | None:
-        file = self.keeper.manifest(self.folder / "best")
-        return file.parent if self.keeper.holds(file) else None
+        path = self.folder / "best"
+        return path if any(self.keeper.holds(self.keeper.manifest(path)) for _ in range(LOOKS)) else None
 
     def load(self, path: Where) -> tuple[State, dict[str, Json]]:
         """Reads a checkpoint; the next `save` writes only the blocks that have changed since."""
@@ -193,7 +195,7 @@ class Checkpoints:
         except UserError:
             return
         for name in sorted(self.keeper.names(self.folder / CHUNKS)):
-            if CHUNK.fullmatch(name) and name not in used:
+            if manifest.CHUNK.fullmatch(name) and name not in used:
                 self.keeper.drop(self.folder / CHUNKS / name)
 
 
@@ -212,27 +214,51 @@ class _Body(NamedTuple):
     kept: Kept
 
 
-def load(path: Where) -> tuple[State, dict[str, Json]]:
-    """The state and meta of a checkpoint, with every byte checked. Where the run that writes it replaces it meanwhile,
-    the new one is read."""
+def load(path: Where, rings: bool = True) -> tuple[State, dict[str, Json]]:
+    """The state and meta of a checkpoint, with every byte checked, or without its buffers. Where the run that writes it
+    replaces it meanwhile, the new one is read."""
     file = keeper(path).manifest(path)
     body = manifest.read(file)
     try:
-        return _filled(file, body)
+        return _filled(file, body, rings)
     except UserError:
         now = keeper(path).manifest(path)
         if now == file and manifest.read(now) == body:
             raise
-    return load(path)
+    return load(path, rings)
 
 
-def _filled(file: Where, body: Mapping[str, Json]) -> tuple[State, dict[str, Json]]:
+def beside_training(read: Callable[[], T]) -> T:
+    """What is read of a run that may be training: checkpoints are replaced and removed meanwhile, so a failure counts
+    when it has come several times in the same words."""
+    said: list[str] = []
+    while True:
+        try:
+            return read()
+        except UserError as error:
+            said = [*(text for text in said if text == str(error)), str(error)]
+            if len(said) == LOOKS:
+                raise
+            sleep(PAUSE)
+
+
+def _filled(file: Where, body: Mapping[str, Json], rings: bool) -> tuple[State, dict[str, Json]]:
     """What a manifest describes."""
     (written,) = body["files"]
-    tensors = {name: torch.empty(shape, dtype=TORCH[dtype]) for name, (dtype, shape, _) in body["tensors"].items()}
-    read_into(file.parent / written, tensors, {name: checksum for name, (_, _, checksum) in body["tensors"].items()})
-    rings = {name: _load_ring(file.parent.parent / CHUNKS, name, entry) for name, entry in body["rings"].items()}
-    return State(tensors, _decoded(body["scalars"]), rings), _decoded(body["meta"])
+    try:
+        tensors = {name: torch.empty(shape, dtype=TORCH[dtype]) for name, (dtype, shape, _) in body["tensors"].items()}
+        checksums = {name: checksum for name, (_, _, checksum) in body["tensors"].items()}
+        read_into(file.parent / written, tensors, checksums)
+        named = body["rings"] if rings else {}
+        held = {name: _load_ring(file.parent.parent / CHUNKS, name, entry) for name, entry in named.items()}
+        return State(tensors, _decoded(body["scalars"]), held), _decoded(body["meta"])
+    except (
+        RuntimeError,
+        MemoryError,
+        OverflowError,
+        ValueError,
+    ) as error:  # sizes that no machine has
+        raise manifest.foreign(file, error) from error
 
 
 def read_meta(path: Where) -> dict[str, Json]:

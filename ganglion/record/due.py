@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ganglion.config import Every
-from ganglion.core import Progress, State
+from ganglion.core import Progress, State, read_count
 
 
 class Due:
@@ -29,4 +29,4 @@ class Due:
 
     def restore(self, state: State, at: Progress) -> None:
         """`at`: where the run goes on. Of longer intervals than it was saved with, fewer have passed."""
-        self.passed = min(int(state.scalars["passed"]), int(self.every.measure(at) // self.every.count))
+        self.passed = min(read_count(state.scalars["passed"]), int(self.every.measure(at) // self.every.count))

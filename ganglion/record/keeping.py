@@ -115,7 +115,7 @@ class OnDisk:
 
     def found(self, folder: Path) -> Iterable[tuple[str, Path]]:
         found = [path.name.removeprefix(".old-") for path in folder.glob("*")] if folder.exists() else []
-        return [(name, atomic.find_folder(folder / name)) for name in found]
+        return [(name, folder / name) for name in set(found) if name.strip(".")]
 
     def manifest(self, target: Path) -> Path:
         return atomic.find_folder(target) / MANIFEST

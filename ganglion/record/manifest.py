@@ -5,18 +5,20 @@ from __future__ import annotations
 import json
 import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import isfinite
 
 from ganglion.core import Json
 from ganglion.errors import UserError
 from ganglion.record.stores import Where
-from ganglion.record.tensors import digest
+from ganglion.record.tensors import TORCH, digest
 
 FORMAT = "ganglion checkpoint"
 VERSION = 1
 START = b'{\n"checksum": "'
 HEX = 32
+EIGHT, CHECKSUM = re.compile(r"[0-9a-f]{16}"), re.compile(r"[0-9a-f]{32}")
+STATE, CHUNK = re.compile(r"state(-[0-9a-f]{32})?\.safetensors"), re.compile(r"[0-9a-f]{32}\.safetensors")
 
 
 def encode(value: Json, name: str) -> Json:
@@ -39,6 +41,8 @@ def decode(value: Json) -> Json:
         return [decode(item) for item in value]
     if isinstance(value, dict):
         if list(value) == ["$float"]:
+            if not (isinstance(value["$float"], str) and EIGHT.fullmatch(value["$float"])):
+                raise ValueError(f"{str(value['$float'])[:40]!r} is not a number of 8 bytes")
             return struct.unpack(">d", bytes.fromhex(value["$float"]))[0]
         return {key[1:] if key.startswith("$") else key: decode(item) for key, item in value.items()}
     return value
@@ -74,9 +78,83 @@ def read(path: Where) -> dict[str, Json]:
         if not re.search(rb"ganglion|checksum", text):
             raise UserError(f"{path} is not the manifest of a Ganglion checkpoint.")
         raise UserError(f"{path} is damaged: it does not have its own checksum.")
-    body: dict[str, Json] = json.loads(text)
+    try:
+        body: dict[str, Json] = dict(json.loads(text))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise foreign(path, error) from error
     found = body.pop("format", None), body.pop("version", None)
     if found != (FORMAT, VERSION):
-        raise UserError(f"{path}: this Ganglion reads {FORMAT!r} of version {VERSION}, not {found[0]!r} of {found[1]}.")
-    del body["checksum"]
-    return body
+        told = [str(each)[:80] for each in found]
+        raise UserError(f"{path}: this Ganglion reads {FORMAT!r} of version {VERSION}, not {told[0]!r} of {told[1]!r}.")
+    for name, fits in ENTRIES.items():
+        if name not in body or not fits(body[name]):
+            raise foreign(path, f"{name!r} is missing, or not what it should be")
+    return {name: body[name] for name in ENTRIES}
+
+
+def foreign(path: Where, why: object) -> UserError:
+    """Of a file that was not damaged, but made by others: its checksums are right, and what it says is not."""
+    return UserError(f"{path} was not written by Ganglion: {str(why)[:200]}.")
+
+
+# ------------------------------------------------------------ what an entry may be
+
+
+def _count(value: Json) -> bool:
+    return type(value) is int and 0 <= value < 1 << 63
+
+
+def _text(value: Json, kind: re.Pattern[str]) -> bool:
+    return isinstance(value, str) and kind.fullmatch(value) is not None
+
+
+def _mapping(value: Json, fits: Callable[[Json], bool] = lambda _: True) -> bool:
+    return isinstance(value, dict) and all(fits(each) for each in value.values())
+
+
+def _files(value: Json) -> bool:
+    """One file, in the checkpoint's own folder."""
+    return _mapping(value) and len(value) == 1 and all(_text(name, STATE) for name in value)
+
+
+def _tensor(value: Json) -> bool:
+    return isinstance(value, list) and len(value) == 3 and _form(value[:2]) and _text(value[2], CHECKSUM)
+
+
+def _form(value: Json) -> bool:
+    """Type and shape."""
+    if not (isinstance(value, list) and len(value) == 2 and isinstance(value[0], str) and value[0] in TORCH):
+        return False
+    return isinstance(value[1], list) and all(_count(size) for size in value[1])
+
+
+def _ring(value: Json) -> bool:
+    """As many stamps and chunks as its arrays have blocks."""
+    if not _mapping(value) or value.keys() != {"block", "stamps", "arrays", "chunks"}:
+        return False
+    block, stamps, arrays, chunks = (value[name] for name in ("block", "stamps", "arrays", "chunks"))
+    if not (_count(block) and block and _mapping(arrays, lambda x: _form(x) and len(x[1]) > 0)):
+        return False
+    rows = {form[1][0] for form in arrays.values()}
+    if len(rows) > 1 or not isinstance(stamps, list) or not isinstance(chunks, list):
+        return False
+    blocks = -(-max(rows, default=0) // block)
+    fits = len(stamps) == len(chunks) == blocks and all(_count(stamp) for stamp in stamps)
+    return fits and all(chunk is None or _chunk(chunk, arrays) for chunk in chunks)
+
+
+def _chunk(value: Json, arrays: Mapping[str, Json]) -> bool:
+    """A file, and the checksum of each array's rows in it."""
+    if not (isinstance(value, list) and len(value) == 2 and _text(value[0], CHUNK)):
+        return False
+    return _mapping(value[1], lambda x: _text(x, CHECKSUM)) and value[1].keys() == arrays.keys()
+
+
+ENTRIES: Mapping[str, Callable[[Json], bool]] = {
+    "step": _count,
+    "meta": _mapping,
+    "files": _files,
+    "tensors": lambda value: _mapping(value, _tensor),
+    "scalars": _mapping,
+    "rings": lambda value: _mapping(value, _ring),
+}

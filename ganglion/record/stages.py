@@ -17,7 +17,21 @@ import torch
 from torch import Tensor
 
 from ganglion.config import Every
-from ganglion.core import Command, Episode, Evaluate, LogData, Progress, Save, State, Stop, Writer, join, under
+from ganglion.core import (
+    Command,
+    Episode,
+    Evaluate,
+    LogData,
+    Progress,
+    Save,
+    State,
+    Stop,
+    Writer,
+    join,
+    read_count,
+    read_number,
+    under,
+)
 from ganglion.errors import DiskError
 from ganglion.record.due import Due
 
@@ -134,7 +148,8 @@ class Evaluated(Stage):
     def restore(self, state: State) -> None:
         self.due.restore(under(state, "due"), self.now())
         own = under(state, "own").scalars
-        self.best, self.last = own["best"], int(own["last"])
+        self.best = None if own["best"] is None else read_number(own["best"])
+        self.last = read_count(own["last"] + 1) - 1
 
 
 class Stopped(Stage):
@@ -237,8 +252,8 @@ class Recorded(Stage):
         self.due.restore(under(state, "due"), self.now())
         own = under(state, "own").scalars
         self.waiting = {}
-        self.sums = {name: list(pair) for name, pair in own["sums"].items()}
-        self.since = Progress(*own["since"])
+        self.sums = {name: [read_number(total), read_number(times)] for name, (total, times) in own["sums"].items()}
+        self.since = Progress.read(own["since"])
 
 
 class Saved(Stage):

@@ -9,7 +9,22 @@ import torch
 from torch import Tensor
 
 from ganglion import ops
-from ganglion.core import Acted, Algorithm, Knobs, Noise, Obs, Past, Progress, Row, SetKnob, State, Update, join, under
+from ganglion.core import (
+    Acted,
+    Algorithm,
+    Knobs,
+    Noise,
+    Obs,
+    Past,
+    Progress,
+    Row,
+    SetKnob,
+    State,
+    Update,
+    join,
+    read_number,
+    under,
+)
 from ganglion.exchange import Weights
 from ganglion.fast import Swap, Wrap
 from ganglion.runtime.knobs import Held
@@ -121,7 +136,7 @@ class Agent:
     def restore(self, state: State) -> None:
         for name, part in self.algo.parts().items():
             part.restore(under(state, name))
-        self.held.pinned = dict(under(state, "pinned").scalars["knobs"])
+        self.held.pinned = {name: read_number(value) for name, value in under(state, "pinned").scalars["knobs"].items()}
         self.swap.restore(under(state, "swap"))
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ganglion.core import Command, LogData, State, Stop
+from ganglion.core import Command, LogData, State, Stop, read_count
 from ganglion.envs.faults import Faults, faults_of
 from ganglion.errors import EnvError
 from ganglion.record.atomic import write_file
@@ -16,6 +17,8 @@ from ganglion.record.stages import Stage
 from ganglion.runtime.trainer import Trainer
 
 REASON = "failures"
+
+logger = logging.getLogger(__name__)
 
 
 class Failed(Stage):
@@ -46,8 +49,12 @@ class Failed(Stage):
 
     def file(self, sort: str, name: str, log: LogData, told: dict[str, Any]) -> None:
         path = self.folder / sort / f"{name}.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_file(path, [json.dumps({"name": name, "env_steps": log.at.env_steps, **told}, indent=1).encode()])
+        text = json.dumps({"name": name, "env_steps": log.at.env_steps, **told}, indent=1).encode()
+        try:
+            path.parent.mkdir(exist_ok=True)  # not the run's folder itself: where that is gone, a save sees to it
+            write_file(path, [text])
+        except OSError as error:
+            logger.warning("%s was not written: %s. Training goes on.", path, error.strerror or error)
 
     def check(self, stop: Stop) -> None:
         """Says why a run was stopped, once it has been saved."""
@@ -60,9 +67,9 @@ class Failed(Stage):
 
     def restore(self, state: State) -> None:
         saved: dict[str, Any] = dict(state.scalars)  # empty in the checkpoints of earlier versions
-        self.faults.kinds = Counter(saved.get("kinds", {}))
+        self.faults.kinds = Counter({kind: read_count(times) for kind, times in saved.get("kinds", {}).items()})
         self.faults.count = self.faults.kinds.total()
-        self.faults.rows_lost = int(saved.get("rows_lost", 0))
+        self.faults.rows_lost = read_count(saved.get("rows_lost", 0))
 
 
 def named(told: Mapping[str, Any]) -> str:

@@ -8,7 +8,21 @@ import torch
 from torch import Tensor
 
 from ganglion import ops
-from ganglion.core import Algorithm, Limiter, LogData, Model, Obs, Past, Progress, Row, State, Update, join, under
+from ganglion.core import (
+    Algorithm,
+    Limiter,
+    LogData,
+    Model,
+    Obs,
+    Past,
+    Progress,
+    Row,
+    State,
+    Update,
+    join,
+    read_count,
+    under,
+)
 from ganglion.runtime.agent import Agent
 from ganglion.runtime.streams import Stream
 
@@ -88,7 +102,8 @@ class Learner:
         self.stream.restore(under(state, "stream"))
         self.buffer.restore(under(state, "buffer"))
         phase = under(state, "phase")
-        self.mini, self.table, self.position = None, None, int(phase.scalars["position"])
+        self.mini, self.table = None, None
+        self.position = read_count(phase.scalars["position"], len(phase.tensors.get("table", (0,))) - 1)
         if "table" in phase.tensors:
             device = self.agent.device
             self.table = phase.tensors["table"].to(device)

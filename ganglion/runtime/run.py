@@ -8,7 +8,7 @@ import platform
 import subprocess
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from statistics import fmean, median
@@ -17,15 +17,16 @@ from typing import Any
 import torch
 
 from ganglion.config import RunConfig, dump, load
-from ganglion.core import Command, Episode, Json, LogData, Past, State, Stop, join, under
-from ganglion.errors import DiskError, EnvError, FolderLostError, UserError
+from ganglion.core import Command, Episode, Json, LogData, Past, Progress, State, Stop, join, read_count, under
+from ganglion.errors import DiskError, EnvError, FolderLostError, LearnerLostError, UserError
 from ganglion.fast import Compiler
 from ganglion.fast.profile import Profile
 from ganglion.record.atomic import recover, write_file
-from ganglion.record.checkpoint import Checkpoints, disk_error
+from ganglion.record.checkpoint import Checkpoints, beside_training, disk_error
 from ganglion.record.checkpoint import load as load_checkpoint
 from ganglion.record.desk import Desk
 from ganglion.record.lock import held
+from ganglion.record.manifest import foreign
 from ganglion.record.matches import check_matches
 from ganglion.record.run_folder import CONFIG, check_unused, made, open_folder
 from ganglion.record.stages import Evaluated, Recorded, Saved, Stopped, compose
@@ -134,12 +135,13 @@ class Run:
         state, meta = self.checkpoints.load(checkpoint)
         varying = ("trainer/explorer", "trainer/learner", "evaluated", "failed", "recorded", "saved")
         check_matches(self.state(), state, varying, str(checkpoint))
-        before = meta["environment"]
+        with taking(checkpoint):
+            before, self.offset, _ = dict(meta["environment"]), read_count(meta["metrics"]), Progress.read(meta["at"])
+            self.restore(state)
         for name, now in environment(self.cfg).items():
             if before.get(name) != now:
-                log.warning("%s was %s, now %s: the run continues, but not bit for bit", name, before.get(name), now)
-        self.restore(state)
-        self.offset = int(meta["metrics"])
+                was = str(before.get(name))[:80]
+                log.warning("%s was %s, now %s: the run continues, but not bit for bit", name, was, now)
         if self.cfg.fleet.learners > 1:
             from ganglion.runtime.fleet.several import lead
 
@@ -314,6 +316,18 @@ def about(cfg: RunConfig, folder: Where) -> dict[str, Json]:
 # ------------------------------------------------------------ saved agents
 
 
+@contextmanager
+def taking(checkpoint: Where) -> Iterator[None]:
+    """Parts take what a checkpoint says, a user's own parts too. Its file may come from anywhere: what a part cannot
+    take is the file's fault, and one message."""
+    try:
+        yield
+    except (UserError, LearnerLostError, OSError):
+        raise
+    except Exception as error:
+        raise foreign(checkpoint, f"{type(error).__name__}: {error}") from error
+
+
 def load_config(folder: Where, overrides: Iterable[str] = ()) -> RunConfig:
     """The config that a run was left with."""
     file = folder / CONFIG
@@ -322,22 +336,27 @@ def load_config(folder: Where, overrides: Iterable[str] = ()) -> RunConfig:
 
 def load_agent(folder: Where | str, which: str) -> tuple[RunConfig, Agent, str]:
     """The agent of a run's best or newest checkpoint, and where it came from."""
-    folder = located(folder, "the run")
+    folder = open_folder(folder, "the run")
     cfg = load_config(folder)
-    checkpoints = Checkpoints(folder / "checkpoints", cfg.save.keep)
+    state, path = beside_training(lambda: chosen(folder, Checkpoints(folder / "checkpoints", cfg.save.keep), which))
+    torch.set_num_threads(cfg.run.threads)
+    env = build_env(cfg)
+    agent = build_agent(cfg, env.spec)
+    env.close()
+    check_matches(agent.state(), state, (), str(path))
+    with taking(path):
+        agent.restore(state)
+    return cfg, agent, str(path)
+
+
+def chosen(folder: Where, checkpoints: Checkpoints, which: str) -> tuple[State, Where]:
+    """The agent's state in the best or the newest checkpoint, and which that is."""
     path = (checkpoints.best() if which == "best" else None) or checkpoints.newest()
     if path is None:
         raise UserError(
             f"{folder} has no checkpoint yet: it was stopped before the first save. Train it: ganglion resume {folder}"
         )
-    torch.set_num_threads(cfg.run.threads)
-    env = build_env(cfg)
-    agent = build_agent(cfg, env.spec)
-    env.close()
-    state = under(load_checkpoint(path)[0], "trainer/agent")
-    check_matches(agent.state(), state, (), str(path))
-    agent.restore(state)
-    return cfg, agent, str(path)
+    return under(load_checkpoint(path, rings=False)[0], "trainer/agent"), path
 
 
 def evaluate(folder: Where | str, episodes: int, seed: int, which: str = "best") -> Mapping[str, Any]:

@@ -7,7 +7,7 @@ from hashlib import sha256
 import torch
 from torch import Tensor
 
-from ganglion.core import Draw, Draws, Noise, State, join, under
+from ganglion.core import Draw, Draws, Noise, State, join, read_count, under
 
 BLOCK = 64  # steps whose random numbers are drawn at once
 
@@ -100,7 +100,7 @@ class Ahead:
     def restore(self, state: State) -> None:
         """Draws the block again as it was."""
         block = under(state, "block")
-        self.block, self.used = [], int(block.scalars["used"])
+        self.block, self.used = [], read_count(block.scalars["used"], BLOCK)
         self.began = block.tensors["began"].cpu()
         if self.used:
             used = self.used

@@ -65,7 +65,7 @@ class Trainer:
         return join({"counters": counters, **parts})
 
     def restore(self, state: State) -> None:
-        self.at = Progress(*under(state, "counters").scalars["at"])
+        self.at = Progress.read(under(state, "counters").scalars["at"])
         self.at = self.at._replace(fraction=spent(self.budget, self.at))  # the budget may have been changed
         self.learner.agent.restore(under(state, "agent"))
         self.explorer.restore(under(state, "explorer"))

@@ -12,12 +12,14 @@ import json
 import logging
 import os
 from collections.abc import Iterator
+from io import FileIO
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from ganglion.config import WriterConfig, register
 from ganglion.core import LogData
+from ganglion.record.atomic import open_plain, write_file
 from ganglion.record.writers import RunInfo
 
 FILE = "metrics.jsonl"
@@ -36,11 +38,13 @@ class JsonlConfig(WriterConfig):
 class Jsonl:
     """Appends records and evaluations, each line flushed. A resumed run first cuts back what its checkpoint had not
     seen; checkpoints themselves are not written down, so that the file is the same however often a run was stopped.
-    Lines for which the disk has no room wait until it has."""
+    Lines that cannot be written, for want of room or otherwise, wait until they can."""
 
     def __init__(self, path: Path, offset: int | None = None) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self.file = open(path, "ab", buffering=0)  # noqa: SIM115 - closed by close()
+        if path.is_file() and path.stat().st_nlink > 1:  # a copy made of links: the other stays as it is
+            write_file(path, [path.read_bytes()])
+        self.path, self.file = path, opened(path)
         self.waiting: list[bytes] = []
         self.file.truncate(_whole_lines(path, offset or 0))
         self.file.seek(0, os.SEEK_END)
@@ -56,19 +60,33 @@ class Jsonl:
         self.put()
 
     def put(self) -> None:
-        """Writes what waits, whole lines or nothing."""
-        end, data = self.file.seek(0, os.SEEK_END), b"".join(self.waiting)
+        """Writes what waits, whole lines or nothing; into a new file where the old one was taken away."""
         try:
-            while data:
-                data = data[self.file.write(data) or 0 :]
-        except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            self.follow()
+            end, data = self.file.seek(0, os.SEEK_END), b"".join(self.waiting)
+            try:
+                while data:
+                    data = data[self.file.write(data) or 0 :]
+            except OSError:
+                self.file.truncate(end)
                 raise
-            self.file.truncate(end)
+        except OSError as error:
             if len(self.waiting) == 1:
-                log.warning("%s: the disk is full. Training goes on; metrics wait for room.", self.file.name)
+                why = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror or error
+                log.warning("%s: %s. Training goes on; metrics wait.", self.path, why)
             return
         self.waiting = []
+
+    def follow(self) -> None:
+        """Goes on at the path where the run's folder was removed, or moved away, and made anew."""
+        try:
+            there = os.path.samestat(os.lstat(self.path), os.fstat(self.file.fileno()))
+        except FileNotFoundError:
+            there = False
+        if not there:
+            new = opened(self.path)
+            self.file.close()
+            self.file = new
 
     def offset(self) -> int:
         """Bytes written so far, all of them on the disk: what a checkpoint remembers."""
@@ -79,8 +97,12 @@ class Jsonl:
         if self.waiting:
             self.put()  # the last chance
         if self.waiting:
-            log.warning("%s: %d lines found no room and are lost", self.file.name, len(self.waiting))
+            log.warning("%s: %d lines could not be written and are lost", self.path, len(self.waiting))
         self.file.close()
+
+
+def opened(path: Path) -> FileIO:
+    return FileIO(open_plain(path, os.O_RDWR | os.O_APPEND), "a+b")
 
 
 def read(path: Path) -> Iterator[dict[str, Any]]:
