@@ -5,12 +5,14 @@ from __future__ import annotations
 import errno
 import json
 import logging
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ganglion.core import LogData, Progress
 from ganglion.errors import DiskError
 from ganglion.record import atomic, stages
 from ganglion.record.checkpoint import load
@@ -69,15 +71,26 @@ def test_the_last_save_must_succeed(disk: Crowded, tmp_path: Path) -> None:
     run.close()
 
 
+def test_a_failure_that_cannot_be_written_down_ends_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = Run.create(config("dqn", tmp_path / "run", 200))
+    (run.folder / "failures").touch()  # where a folder would be
+    with caplog.at_level(logging.WARNING):
+        run.failed.file("failures", "0-1", LogData("collect", Progress(), {}), {"kind": "raise"})
+    assert "0-1.json was not written" in caplog.text
+    run.close()
+
+
 class Slow:
     """A file on such a disk: it takes half of what it is given, then nothing."""
 
-    def __init__(self, file: Any) -> None:
-        self.file, self.room = file, 1 << 30
+    def __init__(self, file: Any, code: int) -> None:
+        self.file, self.room, self.code = file, 1 << 30, code
 
     def write(self, data: bytes) -> int:
         if not self.room:
-            raise OSError(errno.ENOSPC, "No space left on device")
+            raise OSError(self.code, os.strerror(self.code))
         taken = self.file.write(data[: self.room])
         self.room -= taken
         return int(taken)
@@ -86,11 +99,10 @@ class Slow:
         return getattr(self.file, name)
 
 
-def test_metrics_wait_for_room(tmp_path: Path) -> None:
-    from ganglion.core import LogData, Progress
-
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+def test_metrics_wait_for_room(code: int, tmp_path: Path) -> None:
     writer = jsonl.Jsonl(tmp_path / "metrics.jsonl")
-    writer.file = slow = Slow(writer.file)  # type: ignore[assignment]
+    writer.file = slow = Slow(writer.file, code)  # type: ignore[assignment]
     for step in range(6):
         slow.room = {2: 30, 3: 0, 4: 50}.get(step, 1 << 30)
         writer.write(LogData("record", Progress(step), {}))
