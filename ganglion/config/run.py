@@ -17,6 +17,7 @@ class TrainSection(Config):
 
     budget: Every = every("50k steps")
     target: float | None = None  # stop when the evaluation mean reaches it
+    on_nan: Literal["stop", "go"] = "stop"  # at a loss or weight that is not finite; go: say so and train on
 
     @field_validator("budget")
     @classmethod
