@@ -41,8 +41,13 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f" Did you mean {close[0]!r}?" if close else ""
 
 
-def check_url(text: str, setting: str) -> str:
-    """Refuses a password in a URL, without repeating it: URLs are written into configs, logs and lists of processes."""
+def check_place(text: str, setting: str) -> str:
+    """Refuses what no folder can be called, and a password in a URL, without repeating it: URLs are written into
+    configs, logs and lists of processes."""
+    if re.search(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]", text):
+        raise UserError(f"{setting}: a path or URL should have no control characters, got {text[:80]!r}.")
+    if any(len(part.encode()) > 255 for part in text.split("/")):
+        raise UserError(f"{setting}: each name of a path should have at most 255 bytes, got {text[:80]!r}...")
     if re.search(r"://[^/]*:.*@", text):  # the keys of Amazon's may hold a slash
         remedy = "Credentials come from the environment alone, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY."
         raise UserError(f"{setting}: the URL holds a password, and would be written down with the run. {remedy}")

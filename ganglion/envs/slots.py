@@ -364,7 +364,7 @@ def add_actions(failure: dict[str, Any], log: ActionLog, slot: int, leaves: int)
 
 def lost_action(failure: Mapping[str, Any]) -> bool:
     """Whether an episode failed by an action that was not finite: no fault of the environment's."""
-    return not all(np.isfinite(taken[-1]).all() for taken in failure["actions"] or () if taken)
+    return not all(np.isfinite(taken[-1]).all() for taken in failure.get("actions") or () if taken)
 
 
 def add_numbers(sums: dict[str, list[float]], info: Mapping[str, Any]) -> None:

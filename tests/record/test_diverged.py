@@ -19,8 +19,8 @@ from ganglion.runtime.run import Run
 
 Captured = pytest.CaptureFixture[str]
 NAN = float("nan")
-SMALL = ["algo.net.hidden=[8]", "env.slots=4", "eval={every: 400 steps, episodes: 2}", "save={every: 200 steps, keep: 2}",
-         "log={every: 300 steps, writers: [jsonl]}", "run.fast=eager", "run.device=cpu"]  # fmt: skip
+SMALL = ["algo.net.hidden=[8]", "env.slots=4", "eval={every: 400 steps, episodes: 2}",
+         "save={every: 200 steps, keep: 2}", "log={every: 300 steps, writers: [jsonl]}", "run.fast=eager", "run.device=cpu"]  # fmt: skip
 PPO = ["algo=ppo", "algo.horizon=16", "env={kind: torch, id: cartpole}"]
 LATER = "algo.lr={kind: piecewise, points: [[0.5, 1e-3], [0.51, 1e30]]}"  # the weights overflow in the middle of a run
 HALF = "train.budget=2k steps"
@@ -128,7 +128,7 @@ def stage(stops: bool) -> Recorded:
 def test_numbers_of_a_device_are_found_when_they_are_read(read: object) -> None:
     assert callable(read)
     recorded = stage(stops=True)
-    with pytest.raises(DivergedError, match="learn/norm is nan at update 1,?"):
+    with pytest.raises(DivergedError, match="learn/norm is nan at update 1"):
         read(recorded)
 
 
