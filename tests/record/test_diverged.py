@@ -20,8 +20,10 @@ from ganglion.runtime.run import Run
 Captured = pytest.CaptureFixture[str]
 NAN = float("nan")
 SMALL = ["algo.net.hidden=[8]", "env.slots=4", "eval={every: 400 steps, episodes: 2}",
-         "save={every: 200 steps, keep: 2}", "log={every: 300 steps, writers: [jsonl]}", "run.fast=eager", "run.device=cpu"]  # fmt: skip
+         "save={every: 200 steps, keep: 2}", "log={every: 300 steps, writers: [jsonl]}", "run.fast=eager",
+         "run.device=cpu"]  # fmt: skip
 PPO = ["algo=ppo", "algo.horizon=16", "env={kind: torch, id: cartpole}"]
+DQN = ["algo=dqn", "algo.limiter.warmup=100", "env={kind: torch, id: cartpole}"]
 LATER = "algo.lr={kind: piecewise, points: [[0.5, 1e-3], [0.51, 1e30]]}"  # the weights overflow in the middle of a run
 HALF = "train.budget=2k steps"
 
@@ -68,8 +70,8 @@ def test_a_run_that_is_to_go_on_keeps_its_last_finite_checkpoint(tmp_path: Path,
 @pytest.mark.parametrize(
     "words",
     [
-        ["algo=dqn", "algo.limiter.warmup=100", "env={kind: torch, id: cartpole}", "run.mode=sync"],
-        ["algo=dqn", "algo.limiter.warmup=100", "env={kind: torch, id: cartpole}", "algo.replay.kind=prioritised"],
+        [*DQN, "run.mode=sync"],
+        [*DQN, "algo.replay.kind=prioritised"],
         ["algo=impala", "algo.horizon=16", "env={kind: torch, id: cartpole}"],
         ["algo=sac", "algo.limiter.warmup=100", "env={kind: gym, id: Pendulum-v1, workers: 0}"],
         ["algo=td3", "algo.limiter.warmup=100", "env={kind: gym, id: Pendulum-v1, workers: 0}"],
@@ -96,12 +98,12 @@ def test_weights_are_looked_at_before_they_are_kept(tmp_path: Path) -> None:
 
 
 def test_of_runs_that_train_together_the_others_go_on(tmp_path: Path, capsys: Captured) -> None:
-    words = [*PPO, *SMALL, "algo.max_norm=0.5", "sweep.algo.value_weight=[0.5, 1e30]", "train.budget=600 steps"]
-    assert main(["train", *words, f"run.dir={tmp_path}", "--together"]) == 4
+    words = [*DQN, *SMALL, "sweep.algo.lr=[1e-3, 1e30]", "train.budget=600 steps", f"run.dir={tmp_path}"]
+    assert main(["train", *words, "--together"]) == 4
     told = capsys.readouterr()
-    assert told.err.count("training diverged") == 1 and "value_weight=1e+30: training diverged" in told.err
+    assert told.err.count("training diverged") == 1 and "lr=1e+30: training diverged" in told.err
     assert "95 % interval" in told.out
-    assert checkpoints(tmp_path / "value_weight=0.5")[-1] >= 600
+    assert checkpoints(tmp_path / "lr=0.001")[-1] >= 600
 
 
 # ------------------------------------------------------------ numbers that are left on a device until they are read
