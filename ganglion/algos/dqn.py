@@ -16,7 +16,7 @@ from pydantic import Field
 from torch import Tensor
 
 from ganglion import buffers, nn, ops
-from ganglion.config import AlgoConfig, Count, Share, linear, register
+from ganglion.config import AlgoConfig, Count, NonNegative, Positive, Rate, Share, linear, register
 from ganglion.core import (
     Acted, Action, Algorithm, Discrete, Draws, EnvSpec, Knobs, Memory, Noise, Obs, Past, Prediction, Progress,
     Recipe, Sample, Stateful, Transition, Update,
@@ -28,17 +28,17 @@ from ganglion.errors import UserError
 class DQNConfig(AlgoConfig):
     """Deep Q-learning."""
 
-    lr: float = Field(2.5e-4, gt=0)
+    lr: Rate = 2.5e-4
     gamma: float = Field(0.99, ge=0, le=1)
     n_step: int = Field(1, ge=1, le=1_000)
     double: bool = True  # the online model chooses the next action, the target values it
     dueling: bool = False
     loss: Literal["mse", "huber"] = "huber"
-    max_norm: float = Field(10.0, gt=0)
+    max_norm: Positive = 10.0
     target_every: Count = Field(500, ge=1)  # updates between two copies onto the target
     epsilon: Share = linear(1.0, 0.05, until=0.5)  # share of random actions, over the budget
-    ladder: float = Field(0.0, ge=0)  # slot i of N explores with epsilon^(1 + ladder i / (N - 1)) (Ape-X: 7)
-    hold: float = Field(1.0, ge=1)  # steps for which a slot keeps a random choice, on average (Dabney et al. 2021)
+    ladder: NonNegative = 0.0  # slot i of N explores with epsilon^(1 + ladder i / (N - 1)) (Ape-X: 7)
+    hold: Positive = Field(1.0, ge=1)  # steps for which a slot keeps a random choice, on average (Dabney et al. 2021)
     net: nn.MLPConfig = nn.MLPConfig(hidden=(120, 84))
     replay: buffers.ReplayConfig = buffers.ReplayConfig()
     limiter: buffers.RatioConfig = buffers.RatioConfig(opt_interval=10, warmup=1_000)

@@ -13,7 +13,7 @@ from pydantic import Field
 from torch import Tensor
 
 from ganglion import buffers, nn, ops
-from ganglion.config import AlgoConfig, Amount, constant, linear, register
+from ganglion.config import AlgoConfig, Amount, Count, NonNegative, Positive, RateSchedule, constant, linear, register
 from ganglion.core import (
     Acted, Algorithm, Draws, EnvSpec, Knobs, Memory, Noise, Obs, Past, Prediction, Progress, Recipe, Rollout, Stateful,
     Update,
@@ -25,21 +25,21 @@ from ganglion.errors import UserError
 class ImpalaConfig(AlgoConfig):
     """Actor and critic corrected by V-trace."""
 
-    lr: Amount = linear(6e-4, 0.0)
+    lr: RateSchedule = linear(6e-4, 0.0)
     gamma: float = Field(0.99, ge=0, le=1)
     lam: float = Field(1.0, ge=0, le=1)  # how far corrections look ahead
-    horizon: int = Field(20, ge=1)  # rows per slot and rollout
+    horizon: Count = Field(20, ge=1)  # rows per slot and rollout
     epochs: int = Field(1, ge=1, le=1_000)  # passes over a rollout; V-trace corrects the later ones
-    minibatches: int = Field(1, ge=1)  # per pass, each of whole slots
-    clip_rho: float = Field(1.0, gt=0)  # of the ratio that decides what the critic converges to
-    clip_c: float = Field(1.0, gt=0)  # of the ratio that decides how far corrections reach
-    clip_actor: float = Field(1.0, gt=0)  # of the ratio that weighs the actor's gradient
+    minibatches: Count = Field(1, ge=1)  # per pass, each of whole slots
+    clip_rho: Positive = 1.0  # of the ratio that decides what the critic converges to
+    clip_c: Positive = 1.0  # of the ratio that decides how far corrections reach
+    clip_actor: Positive = 1.0  # of the ratio that weighs the actor's gradient
     entropy: Amount = constant(0.01)
-    value_weight: float = Field(0.5, ge=0)
+    value_weight: NonNegative = 0.5
     normalise_advantage: bool = False
-    log_std: float = 0.0  # of continuous actions, at the start
-    max_norm: float = Field(40.0, gt=0)
-    max_lag: int = Field(64, ge=0)  # rollouts behind which one from elsewhere is dropped
+    log_std: float = Field(0.0, ge=-20, le=20)  # of continuous actions, at the start
+    max_norm: Positive = 40.0
+    max_lag: Count = Field(64, ge=0)  # rollouts behind which one from elsewhere is dropped
     shared: bool = True  # actor and critic read one body; otherwise each has its own
     net: nn.MLPConfig = nn.MLPConfig(hidden=(64, 64), activation="tanh", init="orthogonal")
     processor: buffers.RowsConfig = buffers.RowsConfig()
@@ -124,7 +124,10 @@ class Impala(Algorithm[Rollout, Rollout]):
         loss = actor + self.cfg.value_weight * critic - knobs["entropy_weight"] * entropy
         norm = self.optim.step(loss, lr=knobs["lr"])
         metrics = {"actor": actor, "value": critic, "entropy": entropy, "grad_norm": norm}
-        metrics |= {"kl": ops.masked_mean(ops.kl_k3(log_ratio), r.valid)}  # between who acted and who learns
+        moved = log_ratio.clamp(
+            max=60.0
+        )  # of one who acted long ago: V-trace clips it, and its exponential stays finite
+        metrics |= {"kl": ops.masked_mean(ops.kl_k3(moved), r.valid)}  # between who acted and who learns
         metrics |= {"clipped": ops.masked_mean(log_ratio.exp() > self.cfg.clip_rho, r.valid)}
         return Update({k: v.detach() for k, v in metrics.items()}, ops.empty(logp))
 

@@ -14,7 +14,7 @@ from pydantic import Field
 from torch import Tensor
 
 from ganglion import buffers, nn, ops
-from ganglion.config import AlgoConfig, Amount, constant, linear, register
+from ganglion.config import AlgoConfig, Amount, Count, NonNegative, Positive, RateSchedule, constant, linear, register
 from ganglion.core import (
     Action, Algorithm, Draws, EnvSpec, Knobs, Memory, Noise, Obs, Past, Prediction, Progress, Recipe, Rollout, Row,
     Stateful, Update,
@@ -26,22 +26,22 @@ from ganglion.errors import UserError
 class PPOConfig(AlgoConfig):
     """Proximal policy optimisation."""
 
-    lr: Amount = linear(2.5e-4, 0.0)
+    lr: RateSchedule = linear(2.5e-4, 0.0)
     gamma: float = Field(0.99, ge=0, le=1)
     lam: float = Field(0.95, ge=0, le=1)
-    horizon: int = Field(128, ge=1)  # rows per slot and rollout
+    horizon: Count = Field(128, ge=1)  # rows per slot and rollout
     epochs: int = Field(4, ge=1, le=1_000)
-    minibatches: int = Field(4, ge=1)
+    minibatches: Count = Field(4, ge=1)
     clip: Amount = constant(0.2)
-    clip_value: float | None = Field(None, gt=0)
+    clip_value: Positive | None = None
     entropy: Amount = constant(0.01)
-    value_weight: float = Field(0.5, ge=0)
+    value_weight: NonNegative = 0.5
     normalise_advantage: bool = True
     normalise_reward: bool = False  # by the deviation of the discounted return
-    log_std: float = 0.0  # of continuous actions, at the start
-    max_norm: float = Field(0.5, gt=0)
-    max_kl: float | None = Field(None, gt=0)  # ends a learning phase early; costs one sync per epoch
-    max_lag: int = Field(16, ge=0)  # rollouts behind which one from elsewhere is dropped
+    log_std: float = Field(0.0, ge=-20, le=20)  # of continuous actions, at the start
+    max_norm: Positive = 0.5
+    max_kl: Positive | None = None  # ends a learning phase early; costs one sync per epoch
+    max_lag: Count = Field(16, ge=0)  # rollouts behind which one from elsewhere is dropped
     shared: bool = False  # actor and critic read one body; otherwise each has its own
     net: nn.MLPConfig = nn.MLPConfig(hidden=(64, 64), activation="tanh", init="orthogonal")
     processor: buffers.RowsConfig = buffers.RowsConfig()

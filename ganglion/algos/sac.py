@@ -13,7 +13,7 @@ from pydantic import Field
 from torch import Tensor
 
 from ganglion import buffers, nn, ops
-from ganglion.config import AlgoConfig, register
+from ganglion.config import AlgoConfig, Positive, Rate, Real, register
 from ganglion.core import (
     Acted, Action, Algorithm, Box, Draw, Draws, EnvSpec, Knobs, Memory, Model, Noise, Obs, Past, Prediction, Progress,
     Recipe, Sample, Stateful, Transition, Update,
@@ -25,14 +25,14 @@ from ganglion.errors import UserError
 class SACConfig(AlgoConfig):
     """Soft actor-critic."""
 
-    lr: float = Field(3e-4, gt=0)  # of the actor and the temperature
-    lr_critic: float = Field(1e-3, gt=0)
+    lr: Rate = 3e-4  # of the actor and the temperature
+    lr_critic: Rate = 1e-3
     gamma: float = Field(0.99, ge=0, le=1)
     n_step: int = Field(1, ge=1, le=1_000)
-    tau: float = Field(0.005, gt=0, le=1)  # how fast the target follows
-    temperature: float | None = Field(None, gt=0)  # None: learned
-    target_entropy: float | None = None  # None: minus the number of action components
-    max_norm: float | None = Field(None, gt=0)  # of gradients; None: no limit
+    tau: Positive = Field(0.005, le=1)  # how fast the target follows
+    temperature: Positive | None = None  # None: learned
+    target_entropy: Real | None = None  # None: minus the number of action components
+    max_norm: Positive | None = None  # of gradients; None: no limit
     net: nn.MLPConfig = nn.MLPConfig(hidden=(256, 256))
     replay: buffers.ReplayConfig = buffers.ReplayConfig(capacity=1_000_000, batch=256)
     limiter: buffers.RatioConfig = buffers.RatioConfig(opt_interval=1, warmup=5_000)  # random actions until then

@@ -16,7 +16,7 @@ from pydantic import Field
 from torch import Tensor
 
 from ganglion import buffers, nn, ops
-from ganglion.config import AlgoConfig, Amount, Count, constant, register
+from ganglion.config import AlgoConfig, Amount, Count, NonNegative, Positive, Rate, constant, register
 from ganglion.core import (
     Acted, Action, Algorithm, Box, Draw, Draws, EnvSpec, Knobs, Memory, Model, Noise, Obs, Past, Prediction, Progress,
     Recipe, Sample, Stateful, Transition, Update,
@@ -28,17 +28,17 @@ from ganglion.errors import UserError
 class TD3Config(AlgoConfig):
     """Twin delayed deep deterministic policy gradient."""
 
-    lr: float = Field(1e-3, gt=0)  # of the actor
-    lr_critic: float = Field(1e-3, gt=0)
+    lr: Rate = 1e-3  # of the actor
+    lr_critic: Rate = 1e-3
     gamma: float = Field(0.99, ge=0, le=1)
     n_step: int = Field(1, ge=1, le=1_000)
-    tau: float = Field(0.005, gt=0, le=1)  # how fast the targets follow
+    tau: Positive = Field(0.005, le=1)  # how fast the targets follow
     delay: Count = Field(2, ge=1)  # updates of the critics per update of the actor and the targets
     noise: Amount = constant(0.1)  # deviation of training actions, in units of half the range
-    hold: float = Field(1.0, ge=1)  # steps for which a slot keeps its noise, on average
-    smoothing: float = Field(0.2, ge=0)  # deviation of the target's actions, in the same units
-    smoothing_limit: float = Field(0.5, ge=0)  # no further than this
-    max_norm: float | None = Field(None, gt=0)  # of gradients; None: no limit
+    hold: Positive = Field(1.0, ge=1)  # steps for which a slot keeps its noise, on average
+    smoothing: NonNegative = 0.2  # deviation of the target's actions, in the same units
+    smoothing_limit: NonNegative = 0.5  # no further than this
+    max_norm: Positive | None = None  # of gradients; None: no limit
     net: nn.MLPConfig = nn.MLPConfig(hidden=(256, 256))
     replay: buffers.ReplayConfig = buffers.ReplayConfig(capacity=1_000_000, batch=256)
     limiter: buffers.RatioConfig = buffers.RatioConfig(opt_interval=1, warmup=25_000)  # random actions until then

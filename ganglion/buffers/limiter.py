@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 from pydantic import Field
 
-from ganglion.config import Config, Count
+from ganglion.config import Config, Count, Positive
 from ganglion.core import Limiter, Progress
 
 
 class RatioConfig(Config):
     """One update every `opt_interval` env steps once `warmup` steps are there; below 1, several updates per step."""
 
-    opt_interval: float = Field(1.0, gt=0)
+    opt_interval: Positive = Field(1.0, ge=1e-4)
     warmup: Count = Field(1_000, ge=0)
 
     def build(self) -> Limiter:

@@ -15,7 +15,7 @@ from ganglion.buffers.frames import WHOLE, Whole
 from ganglion.buffers.replay import Replay, ReplayConfig
 from ganglion.buffers.sumtree import SumTree
 from ganglion.buffers.transitions import Fold
-from ganglion.config import Share, linear, register
+from ganglion.config import Positive, Share, linear, register
 from ganglion.core import Obs, Past, Progress, Row, Sample, State, Transition, join, under
 from ganglion.errors import UserError
 from ganglion.ops.across import least, several
@@ -28,7 +28,7 @@ class PrioritisedConfig(ReplayConfig):
 
     alpha: float = Field(0.6, ge=0, le=1)  # how much priorities count
     beta: Share = linear(0.4, 1.0, until=1.0)  # how far the bias is corrected, over the budget
-    floor: float = Field(1e-6, gt=0)  # added to every priority
+    floor: Positive = 1e-6  # added to every priority
     initial: Literal["largest", "error"] = "largest"  # of new rows: as the most urgent, or as wrong as the explorer was
 
     @property

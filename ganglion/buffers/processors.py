@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
 from torch import Tensor
 
-from ganglion.config import ProcessorConfig, register
+from ganglion.config import Positive, ProcessorConfig, register
 from ganglion.core import Acted, Past, Processor, Row, Step
 
 
@@ -15,8 +14,8 @@ from ganglion.core import Acted, Past, Processor, Row, Step
 class RowsConfig(ProcessorConfig):
     """Steps as they are, with the reward scaled and clipped on request."""
 
-    reward_scale: float = Field(1.0, gt=0)
-    reward_clip: float | None = Field(None, gt=0)  # to [-clip, clip], after scaling
+    reward_scale: Positive = 1.0
+    reward_clip: Positive | None = None  # to [-clip, clip], after scaling
     reward: Literal["raw", "sign"] = "raw"
 
     def build(self) -> Processor:

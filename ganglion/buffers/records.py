@@ -28,7 +28,7 @@ def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> T
         raw = np.zeros(size + LINE, np.uint8)
         first = -raw.ctypes.data % LINE
         return torch.from_numpy(raw[first : first + size]).view(dtype).view(shape)
-    except (RuntimeError, MemoryError) as error:  # of any allocator
+    except (RuntimeError, MemoryError, ValueError) as error:  # of any allocator
         raise UserError(
             f"algo.replay.capacity or algo.horizon: no room for {shape[0]:,} rows ({size / 1e9:,.1f} GB) on {device}."
         ) from error

@@ -24,9 +24,9 @@ class ReplayConfig(BufferConfig):
     capacity: Count = Field(10_000, ge=2)  # rows, over all slots
     batch: int = Field(128, ge=1, le=1_000_000)  # sequences per update
     sequence: int | None = Field(None, ge=1, le=10_000)  # rows per sequence; by default 1, or 16 with a recurrent net
-    burn_in: int = Field(0, ge=0)  # first rows of a sequence that only warm the memory up
-    max_use: int | None = Field(None, ge=1)  # how often a row may be learned from
-    max_staleness: int | None = Field(None, ge=1)  # updates after which a row is not learned from any more
+    burn_in: Count = Field(0, ge=0)  # first rows of a sequence that only warm the memory up
+    max_use: Count | None = Field(None, ge=1)  # how often a row may be learned from
+    max_staleness: Count | None = Field(None, ge=1)  # updates after which a row is not learned from any more
 
     @property
     def rated(self) -> bool:

@@ -10,10 +10,9 @@ Explorers may come, leave (Ctrl-C) and die at any time; those beyond fleet.explo
 from __future__ import annotations
 
 import argparse
-import logging
 
 from ganglion.cli.asked import import_argument
-from ganglion.cli.text import say
+from ganglion.cli.text import hear_warnings, say
 from ganglion.errors import UserError
 
 
@@ -26,7 +25,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if not 0 <= args.wait <= 1e9:
         raise UserError(f"--wait should be 0 or more seconds, got {args.wait}.")
-    logging.basicConfig(format="ganglion: %(message)s")
+    hear_warnings()
     from ganglion.cli.drive import listening
     from ganglion.config.files import import_module
     from ganglion.runtime.fleet.visit import explore

@@ -19,6 +19,8 @@ from ganglion.cli.loading import load_torch
 from ganglion.cli.text import say
 from ganglion.errors import UserError
 
+MOST = {"episodes": 1_000_000, "frames": 10_000_000, "fps": 1_000}
+
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     run_argument(parser)
@@ -35,9 +37,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     folder = existing(args.folder)
-    for name in ("episodes", "frames", "fps"):
-        if getattr(args, name) < 1:
-            raise UserError(f"--{name} should be 1 or more, got {getattr(args, name)}.")
+    for name in MOST:
+        if not 1 <= getattr(args, name) <= MOST[name]:
+            raise UserError(f"--{name} should be between 1 and {MOST[name]}, got {getattr(args, name)}.")
+    if not 0 <= args.seed < 2**31:
+        raise UserError(f"--seed should be between 0 and {2**31 - 1}, got {args.seed}.")
     videos = folder / "videos" if isinstance(folder, Path) else Path(f"videos/{folder.name}")
     out = Path(args.out) if args.out else videos / f"{args.which}-{args.seed}.gif"
     if not args.window and out.suffix not in (".gif", ".mp4"):

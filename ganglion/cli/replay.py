@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import argparse
 import faulthandler
-import json
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ganglion.cli.asked import existing, import_argument, run_argument
-from ganglion.cli.text import say, table
+from ganglion.cli.text import clipped, say, table
 from ganglion.errors import UserError, nearest
 from ganglion.record.stores import Where, names
+
+if TYPE_CHECKING:
+    from ganglion.record.reports import Report
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,7 +31,7 @@ def run(args: argparse.Namespace) -> int:
     files = [folder / sort / name for sort in ("episodes", "failures") for name in sorted(names(folder / sort))]
     logged = {path.name.removesuffix(".json"): path for path in files if path.name.endswith(".json")}
     if args.episode is None:
-        rows = [listed(json.loads(path.read_text("utf-8"))) for path in logged.values()]
+        rows = [listed(path) for path in logged.values()]
         say(*(table(rows) or [f"No environment has failed in {folder}, and no other episode was logged."]))
         return 0
     if args.episode not in logged:
@@ -39,33 +41,39 @@ def run(args: argparse.Namespace) -> int:
 
     for module in args.imports:
         import_module(module)
-    return again(folder, json.loads(logged[args.episode].read_text("utf-8")))
+    from ganglion.record.reports import read_report
+
+    return again(folder, read_report(logged[args.episode]))
 
 
-def listed(told: dict[str, Any]) -> tuple[str, ...]:
-    step = "" if told["step"] is None else f"step {told['step']}"
-    what = told["error"].splitlines()[0] if told["error"] else f"return {told['total']:g}"
-    return told["name"], told["kind"], step, what
+def listed(path: Where) -> tuple[str, ...]:
+    from ganglion.record.reports import read_report
+
+    try:
+        told = read_report(path)
+    except UserError as error:  # the others can be replayed
+        return path.name.removesuffix(".json"), "damaged", "", clipped(str(error).splitlines()[0], 200)
+    step = "" if told.step is None else f"step {told.step}"
+    what = clipped(told.error.splitlines()[0], 200) if told.error else f"return {told.total:g}"
+    return told.name, told.kind, step, what
 
 
-def again(folder: Where, told: dict[str, Any]) -> int:
+def again(folder: Where, told: Report) -> int:
     """Replays in this process, so that a debugger can follow."""
-    if told["actions"] is None:
-        raise UserError(f"{told['name']} cannot be replayed: its actions were not kept.")
     from ganglion.runtime.replay import replay
 
     with suppress(OSError):  # stderr may be no file
         faulthandler.enable()  # a crash of the whole process leaves its stack, too
-    length = len(told["actions"][0]) if told["acting"] else 0
-    say(f"Slot {told['slot']}, episode {told['episode']}, seed {told['seed']}, {length} actions.")
+    length = len(told.actions[0]) if told.acting and told.actions else 0
+    say(f"Slot {told.slot}, episode {told.episode}, seed {told.seed}, {length} actions.")
     now = replay(folder, told)
     say(*table([("Return", f"{now.total:g}"), ("Length", str(now.length))]))
     if now.traceback is not None:
-        say("It failed again:" if told["error"] else "It failed:", now.traceback.rstrip())
-    elif told["error"]:
+        say("It failed again:" if told.error else "It failed:", now.traceback.rstrip())
+    elif told.error:
         ended = " It ended by itself." if now.ended else ""
-        say(f"It did not fail again.{ended} Then it had been: {told['error']}")
+        say(f"It did not fail again.{ended} Then it had been: {told.error}")
     else:
-        same = now.total == told["total"] and now.length == told["step"]
-        say("The same as then." if same else f"Then it had been {told['total']:g} in {told['step']} steps.")
+        same = now.total == told.total and now.length == told.step
+        say("The same as then." if same else f"Then it had been {told.total:g} in {told.step} steps.")
     return 0

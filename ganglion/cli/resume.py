@@ -8,12 +8,12 @@ Settings may be changed where the saved state still fits them, such as a longer 
 from __future__ import annotations
 
 import argparse
-import logging
 from collections.abc import Sequence
 from pathlib import Path
 
 from ganglion.cli.asked import existing, import_argument, run_argument
 from ganglion.cli.loading import load_torch
+from ganglion.cli.text import hear_warnings
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,13 +24,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def begin_early(file: Path, changed: Sequence[str]) -> None:
     """Ray starts while torch is imported; not where settings are changed that may say which Ray."""
-    import yaml
-
+    from ganglion.config.files import read_raw
     from ganglion.runtime.fleet.cluster import Site, begin_ray
     from ganglion.runtime.fleet.nursery import begin_nursery
 
     try:
-        said = yaml.safe_load(file.read_text())
+        said = read_raw(file)
         mode, fleet = said["run"]["mode"], said["fleet"]
         site = Site(fleet["address"], fleet["host"], fleet["explorers"] + fleet["learners"] - 1)
     except Exception:  # whoever reads all of it says what is wrong
@@ -43,7 +42,7 @@ def begin_early(file: Path, changed: Sequence[str]) -> None:
 
 def run(args: argparse.Namespace) -> int:
     folder = existing(args.folder)
-    logging.basicConfig(format="ganglion: %(message)s")
+    hear_warnings()
     if isinstance(folder, Path):
         begin_early(folder / "config.yaml", args.words)
     load_torch()

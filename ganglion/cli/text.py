@@ -2,18 +2,53 @@
 
 from __future__ import annotations
 
+import logging
 import sys
+from unicodedata import category
+
+MOST = 4_000  # characters of a message
+SEEN = ("L", "M", "N", "P", "S", "Zs")  # categories of characters that do nothing but show
 
 
 def say(*lines: str) -> None:
     """Lines of an answer, on stdout."""
-    sys.stdout.write("\n".join(lines) + "\n")
+    sys.stdout.write(harmless("\n".join(lines)) + "\n")
     sys.stdout.flush()
 
 
 def complain(message: str) -> None:
     """A problem, on stderr."""
-    sys.stderr.write(f"ganglion: {message}\n")
+    sys.stderr.write(f"ganglion: {clipped(harmless(message))}\n")
+
+
+def harmless(text: str) -> str:
+    """Control characters as text: whoever wrote a config, a run or an environment does not command the terminal."""
+    if text.isascii() and text.replace("\n", "").isprintable():
+        return text
+    return "".join(c if c in "\n\t" or category(c).startswith(SEEN) else escaped(c) for c in text)
+
+
+def escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode()
+
+
+def clipped(text: str, most: int = MOST) -> str:
+    """A message that can be read: of a longer one its beginning, and its end, which says what to do."""
+    return text if len(text) <= most else f"{text[: most * 3 // 4]} [...] {text[-most // 5 :]}"
+
+
+class Lines(logging.Formatter):
+    """Warnings as messages."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return f"ganglion: {clipped(harmless(super().format(record)))}"
+
+
+def hear_warnings() -> None:
+    """Shows what the package warns of, on stderr."""
+    shown = logging.StreamHandler()
+    shown.setFormatter(Lines())
+    logging.basicConfig(handlers=[shown])
 
 
 def table(rows: list[tuple[str, ...]]) -> list[str]:

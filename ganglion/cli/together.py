@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ganglion.cli.drive import Asked, listening
 from ganglion.cli.text import complain, say, table
 from ganglion.core import Stop
-from ganglion.errors import UserError
+from ganglion.errors import DivergedError, UserError
 
 if TYPE_CHECKING:
     from ganglion.config import RunConfig
@@ -42,7 +42,10 @@ def train(configs: Sequence[RunConfig], imports: Sequence[str]) -> int:
         say(f"Interrupted{how}")
         return 128 + asked.signal
     say(*table(summary(seeds, perf_counter() - began)))
-    return 0
+    lost = [member for member in seeds.members if member.lost]
+    for member in lost:
+        complain(f"{member.run.folder}: {member.lost}")
+    return DivergedError.code if lost else 0
 
 
 def follow(seeds: Seeds, asked: Asked) -> None:

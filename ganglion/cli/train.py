@@ -14,13 +14,12 @@ Ctrl-C saves first; `ganglion resume RUN` continues exactly where it stopped.
 from __future__ import annotations
 
 import argparse
-import logging
 from contextlib import suppress
 from os.path import isfile
 from pathlib import Path
 
 from ganglion.cli.asked import asked_cases, config_arguments
-from ganglion.cli.text import say
+from ganglion.cli.text import hear_warnings, say
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,15 +48,15 @@ def chooses(word: str) -> bool:
     """Whether a setting, or the file that is named, may say which Ray."""
     if not isfile(word):
         return word.startswith(WHICH)
-    with suppress(OSError):
-        return b"fleet" in Path(word).read_bytes()
+    with suppress(OSError), Path(word).open("rb") as file:
+        return b"fleet" in file.read(1_000_000)  # a larger one is refused
     return True
 
 
 def run(args: argparse.Namespace) -> int:
     begin_early(args)
     configs = asked_cases(args)
-    logging.basicConfig(format="ganglion: %(message)s")
+    hear_warnings()
     if args.seeds is not None or args.together:
         from ganglion.cli import together
 

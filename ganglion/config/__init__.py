@@ -13,8 +13,8 @@ from ganglion.config.model import (
     WriterConfig,
 )
 from ganglion.config.run import EvalSection, FleetSection, LogSection, RunConfig, RunSection, SaveSection, TrainSection
-from ganglion.config.schedules import Amount, Share, constant, cosine, exponential, linear, piecewise
-from ganglion.config.values import Count, Every, every
+from ganglion.config.schedules import Amount, RateSchedule, Share, constant, cosine, exponential, linear, piecewise
+from ganglion.config.values import Count, Every, NonNegative, Positive, Rate, Real, every
 from ganglion.registry import register
 
 __all__ = [
@@ -29,8 +29,13 @@ __all__ = [
     "FleetSection",
     "LogSection",
     "NetConfig",
+    "NonNegative",
     "Part",
+    "Positive",
     "ProcessorConfig",
+    "Rate",
+    "RateSchedule",
+    "Real",
     "RunConfig",
     "RunSection",
     "SaveSection",

@@ -38,7 +38,7 @@ def cases(source: str | Path | None, overrides: Iterable[str] = (), imports: Ite
     """Every run of a sweep (`sweep: {algo.lr: [1e-3, 3e-4], run.seed: [0, 1]}`); a single one without."""
     for module in imports:
         import_module(module)
-    raw, where, overrides = _read(source), _where(source), list(overrides)
+    raw, where, overrides = read_raw(source), _where(source), list(overrides)
     for override in overrides:
         _override(raw, override)
     if overrides and source is not None:
@@ -87,7 +87,8 @@ def _where(source: str | Path | None) -> str:
     return "the text" if "\n" in str(source) else str(source)
 
 
-def _read(source: str | Path | None) -> dict[str, Any]:
+def read_raw(source: str | Path | None) -> dict[str, Any]:
+    """The plain values that a source holds, not yet checked."""
     if source is None:
         return {}
     where = _where(source)

@@ -8,15 +8,16 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from ganglion.config.model import AlgoConfig, Config, EnvConfig, WriterConfig
-from ganglion.config.values import Count, Every, every
-from ganglion.errors import check_url
+from ganglion.config.values import Count, Every, Real, every
+from ganglion.errors import check_place
 
 
 class TrainSection(Config):
     """How long to train."""
 
     budget: Every = every("50k steps")
-    target: float | None = None  # stop when the evaluation mean reaches it
+    target: Real | None = None  # stop when the evaluation mean reaches it
+    on_nan: Literal["stop", "go"] = "stop"  # at a loss or weight that is not finite; go: say so and train on
 
     @field_validator("budget")
     @classmethod
@@ -70,12 +71,12 @@ class RunSection(Config):
     name: str | None = None
     threads: int = Field(default=1, ge=1, le=1024)
     fast: Literal["auto", "eager", "compile", "graph"] = "auto"  # how act and learn are run
-    swap: int = Field(default=5_000, ge=1)  # the opt step at which `auto` goes over to compiled functions
+    swap: Count = Field(default=5_000, ge=1)  # the opt step at which `auto` goes over to compiled functions
 
     @field_validator("dir")
     @classmethod
-    def _no_secret(cls, where: str | None) -> str | None:
-        return where and check_url(where, "run.dir")
+    def _place(cls, where: str | None) -> str | None:
+        return where and check_place(where, "run.dir")
 
     @field_validator("device")
     @classmethod
@@ -100,7 +101,7 @@ class FleetSection(Config):
     rule: Literal["broadcast", "divide", "first-served", "equal"] = "equal"  # Ray: which learner an item goes to
     queue: int | None = Field(default=None, ge=1, le=100_000)  # items waiting at most, over all; None: one each
     rows: int | None = Field(default=None, ge=1, le=65_536)  # of an item; None: a rollout, or enough for a few updates
-    max_lag: int | None = Field(default=None, ge=0)  # updates behind which an item is dropped; None: by the algorithm
+    max_lag: Count | None = Field(default=None, ge=0)  # updates behind which an item is dropped; None: by the algorithm
     evaluator: bool = True  # Ray: evaluations by an actor of their own, while training goes on
     shared: bool = True  # Ray: shared memory carries bytes between processes of one machine
     inference: Literal["own", "central"] = "own"  # who predicts: each explorer itself, or one predictor for all
@@ -114,8 +115,8 @@ class FleetSection(Config):
 
     @field_validator("path")
     @classmethod
-    def _no_secret(cls, where: str | None) -> str | None:
-        return where and check_url(where, "fleet.path")
+    def _place(cls, where: str | None) -> str | None:
+        return where and check_place(where, "fleet.path")
 
 
 class RunConfig(Config):

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from math import cos, inf, pi
+from math import cos, pi
 from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
 from ganglion.config.model import Schedule
+from ganglion.config.values import Rate, within
 from ganglion.registry import register
+
+Single = Annotated[float, within(-1e30, 1e30)]  # fits float32; what it is for says how much of it is accepted
 
 
 @register("schedule", "constant")
 class Constant(Schedule):
     """The same value throughout."""
 
-    value: float
+    value: Single
 
     def __call__(self, fraction: float) -> float:
         return self.value
@@ -25,8 +28,8 @@ class Constant(Schedule):
 class Ramp(Schedule):
     """From `start` to `end`, reached at the fraction `until` and kept."""
 
-    start: float
-    end: float
+    start: Single
+    end: Single
     until: float = Field(default=1.0, gt=0.0, le=1.0)
 
     def __call__(self, fraction: float) -> float:
@@ -51,8 +54,8 @@ class Linear(Ramp):
 class Exponential(Ramp):
     """An equal factor per equal stretch of the budget."""
 
-    start: float = Field(gt=0.0)
-    end: float = Field(gt=0.0)
+    start: Rate
+    end: Rate
 
     def between(self, way: float) -> float:
         return float(self.start * (self.end / self.start) ** way)
@@ -70,7 +73,7 @@ class Cosine(Ramp):
 class Piecewise(Schedule):
     """Straight lines between points (fraction, value); flat before the first and after the last."""
 
-    points: tuple[tuple[float, float], ...] = Field(min_length=1)
+    points: tuple[tuple[float, Single], ...] = Field(min_length=1)
 
     @model_validator(mode="after")
     def _rising(self) -> Self:
@@ -91,15 +94,15 @@ def _stays(low: float, high: float) -> AfterValidator:
 
     def check(schedule: Schedule) -> Schedule:
         if not all(low <= schedule(k / 100) <= high for k in range(101)):
-            bounds = f"from {low:g} to {high:g}" if high < inf else f"at {low:g} or more"
-            raise ValueError(f"should stay {bounds} over the whole budget")
+            raise ValueError(f"should stay from {low:g} to {high:g} over the whole budget")
         return schedule
 
     return AfterValidator(check)
 
 
 Share = Annotated[Schedule, _stays(0.0, 1.0)]  # a probability, an exponent of a correction
-Amount = Annotated[Schedule, _stays(0.0, inf)]  # a learning rate, the weight of a loss
+Amount = Annotated[Schedule, _stays(0.0, 1e15)]  # the weight of a loss
+RateSchedule = Annotated[Schedule, _stays(0.0, 1e30)]  # a learning rate
 
 
 def constant(value: float) -> Constant:

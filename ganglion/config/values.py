@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import inf, isfinite
 from typing import Annotated, Any, Literal, Protocol
 
-from pydantic import BeforeValidator, GetCoreSchemaHandler
+from pydantic import AfterValidator, BeforeValidator, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
 Unit = Literal["steps", "opts", "seconds", "never"]
@@ -25,7 +25,8 @@ _UNITS: dict[str, tuple[Unit, int]] = {
     "min": ("seconds", 60),
     "h": ("seconds", 3600),
 }
-_MOST = 10**15  # beyond it a float no longer counts by ones
+_MOST = 10**15  # beyond it a float no longer counts by ones, and soon its square does not fit float32
+_LEAST = 1e-30  # below it float32 soon has nothing but 0
 
 
 class At(Protocol):
@@ -105,7 +106,24 @@ def read_count(value: object) -> object:
     return value
 
 
-Count = Annotated[int, BeforeValidator(read_count)]
+def within(low: float, high: float) -> AfterValidator:
+    """Refuses numbers outside of [low, high]."""
+
+    def check(number: float) -> float:
+        if not low <= number <= high:
+            raise ValueError(f"should be from {low:g} to {high:g}")
+        return number
+
+    return AfterValidator(check)
+
+
+# What fields accept: numbers that torch's float32 and int64 hold, and with them what is computed from them.
+# A field may narrow them: count: Count = Field(1, ge=1, le=100).
+Count = Annotated[int, BeforeValidator(read_count), within(0, _MOST)]
+Real = Annotated[float, within(-_MOST, _MOST)]
+NonNegative = Annotated[float, within(0.0, _MOST)]
+Positive = Annotated[float, within(_LEAST, _MOST)]
+Rate = Annotated[float, within(_LEAST, 1e30)]  # of learning: one that is too high ends a run by itself
 
 
 def _magnify(number: str, suffix: str) -> float:

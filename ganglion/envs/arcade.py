@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from ganglion.config import register
+from ganglion.config import Count, register
 from ganglion.envs.configs import GymConfig, ShapedConfig
 from ganglion.errors import UserError, nearest
 
@@ -23,14 +23,16 @@ class AtariConfig(GymConfig):
     Rewards are as the game gives them: `algo.processor.reward: sign` makes signs of them for learning.
     """
 
-    noop: int = Field(30, ge=0)  # steps of doing nothing at the start, 1 to this; 0: none
-    skip: int = Field(4, ge=1)  # frames an action lasts; the last two are one observation, the brighter of each pixel
+    noop: int = Field(30, ge=0, le=10_000)  # steps of doing nothing at the start, 1 to this; 0: none
+    skip: int = Field(
+        4, ge=1, le=1_000
+    )  # frames an action lasts; the last two are one observation, the brighter of each pixel
     size: int = Field(84, ge=16, le=160)  # of the grey image, in pixels
     life: bool = True  # losing a life is an ending, scores are still of whole games
     fire: bool = True  # pressed at the start of each life, where the game waits for it
     sticky: float = Field(0.0, ge=0, lt=1)  # chance that a frame repeats the last action; Machado et al. (2018): 0.25
     full_actions: bool = False  # all 18, or those the game uses
-    frames: int = Field(108_000, ge=1)  # until truncation, skipped ones included
+    frames: Count = Field(108_000, ge=1, le=2**31 - 1)  # until truncation, skipped ones included
     frame_stack: int = Field(default=4, ge=1, le=64)
 
     def registered(self) -> str:

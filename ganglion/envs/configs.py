@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import Field, field_validator
 
-from ganglion.config import EnvConfig, register
+from ganglion.config import Count, EnvConfig, Positive, register
 from ganglion.errors import UserError, nearest
 
 if TYPE_CHECKING:  # what follows is imported where it is used, so that reading a config stays quick
@@ -20,6 +20,8 @@ if TYPE_CHECKING:  # what follows is imported where it is used, so that reading 
     from ganglion.envs.slots import Make
 
 OWN = {  # options of gymnasium.make that have a setting of their own
+    "id": "env.id",
+    "self": "nothing: it is the environment",
     "max_episode_steps": "env.time_limit",
     "render_mode": "the command that draws",
     "num_envs": "env.slots",
@@ -33,9 +35,9 @@ OWN = {  # options of gymnasium.make that have a setting of their own
 class ShapedConfig(EnvConfig):
     """A world whose observations may be changed on their way in; rewards are the processor's."""
 
-    time_limit: int | None = Field(default=None, ge=1)  # steps until truncation; None: the environment's own
+    time_limit: Count | None = Field(default=None, ge=1)  # steps until truncation; None: the environment's own
     keep: tuple[int, ...] = ()  # places of a vector observation to keep; none named: all
-    clip_obs: float | None = Field(default=None, gt=0)  # observations within [-x, x]
+    clip_obs: Positive | None = None  # observations within [-x, x]
     frame_stack: int = Field(default=1, ge=1, le=64)  # the last observations as one
 
     @field_validator("keep")
@@ -74,12 +76,10 @@ class GymConfig(ShapedConfig):
     per_slot: tuple[Mapping[str, Any], ...] = ()  # options that take turns over the slots
     workers: int | Literal["auto"] = "auto"  # processes that walk the slots; 0: this one; auto: what a step's cost says
     halves: bool = False  # while workers step one half of the slots, the other half is acted for
-    timeout: float = Field(default=60.0, gt=0, le=86_400)  # seconds for a step of a worker
-    max_memory: float = Field(default=4096.0, gt=0)  # megabytes a worker may hold
-    max_failures: int = Field(default=100, ge=0)  # in the run, before it stops
-    log_episodes: int = Field(
-        default=0, ge=0
-    )  # one in so many of each slot's episodes is kept for replay; 0: failed ones
+    timeout: float = Field(default=60.0, ge=0.001, le=86_400)  # seconds for a step of a worker
+    max_memory: Positive = Field(default=4096.0, ge=1)  # megabytes a worker may hold
+    max_failures: Count = Field(default=100, ge=0)  # in the run, before it stops
+    log_episodes: Count = Field(0, ge=0)  # one in so many of each slot's episodes is kept for replay; 0: failed ones
 
     @field_validator("id")
     @classmethod
@@ -106,7 +106,7 @@ class GymConfig(ShapedConfig):
     @field_validator("wrappers")
     @classmethod
     def _named(cls, wrappers: tuple[str | Mapping[str, Any], ...]) -> tuple[str | Mapping[str, Any], ...]:
-        from ganglion.envs.wrapping import WRAPPERS
+        from ganglion.envs.wrapping import WRAPPERS, check_setting
 
         for one in wrappers:
             name = one if isinstance(one, str) else next(iter(one), "")
@@ -115,6 +115,7 @@ class GymConfig(ShapedConfig):
                 raise ValueError(
                     f"should be names, or names with a setting ({{noop: 30}}), of {', '.join(WRAPPERS)}.{close}"
                 )
+            check_setting(name, () if isinstance(one, str) else tuple(one.values()))
         return wrappers
 
     # What is made and how: kinds of their own (atari) say it differently, and the rest is the same.
@@ -256,8 +257,8 @@ class ToyConfig(EnvConfig):
 
     id: Literal["identity", "chain", "bandit", "memory", "masked", "truncation"]
     size: int | None = Field(default=None, ge=2, le=1024)  # symbols, places, arms, cues or actions
-    limit: int | None = Field(default=None, ge=1)  # steps until truncation
-    delay: int | None = Field(default=None, ge=0)  # blank steps of memory
+    limit: Count | None = Field(default=None, ge=1)  # steps until truncation
+    delay: int | None = Field(default=None, ge=0, le=10_000)  # blank steps of memory
     continuous: bool | None = None  # identity and truncation with a real action
 
     def build(self, slots: int | None = None, device: str = "cpu", render: bool = False) -> Env:

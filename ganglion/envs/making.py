@@ -77,7 +77,7 @@ def explained(spec: GymSpec, error: Exception) -> Exception:
         )
     if isinstance(error, gymnasium.error.Error):
         return UserError(f"env.id: {spec.id}: {error}")
-    if isinstance(error, TypeError) and "keyword argument" in str(error):
+    if isinstance(error, TypeError) and "argument" in str(error):
         return UserError(f"env.options: {str(error).split(' was raised')[0]} ({spec.id})")
     return error
 

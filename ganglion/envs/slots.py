@@ -358,8 +358,13 @@ def add_actions(failure: dict[str, Any], log: ActionLog, slot: int, leaves: int)
     """Adds to a failure what its episode was given, the action that failed last."""
     count = failure["step"] + 1 if failure["acting"] else 0
     failure["actions"] = [[a.tolist() for a in log.tail(leaf, slot, count)] for leaf in range(leaves)]
-    if not all(np.isfinite(taken[-1]).all() for taken in failure["actions"] if taken):
+    if lost_action(failure):
         failure["error"] += " (its action was not finite: parameters may have become nan)"
+
+
+def lost_action(failure: Mapping[str, Any]) -> bool:
+    """Whether an episode failed by an action that was not finite: no fault of the environment's."""
+    return not all(np.isfinite(taken[-1]).all() for taken in failure.get("actions") or () if taken)
 
 
 def add_numbers(sums: dict[str, list[float]], info: Mapping[str, Any]) -> None:

@@ -24,6 +24,8 @@ WRAPPERS = {  # what `env.wrappers` can name -> where it is
     "mission": "ganglion.envs.grids:Mission",
 }
 
+SETTINGS = {"sticky": (0.0, 1.0), "noop": (1, 10_000), "skip": (1, 1_000), "warp": (8, 1_024)}  # from, to
+
 Layer = tuple[Any, ...]  # a name, and its setting where it has one
 
 
@@ -32,6 +34,19 @@ def wrapped(env: gymnasium.Env[Any, Any], layers: Sequence[Sequence[Any]]) -> gy
     for name, *setting in layers:
         env = find(name)(env, *setting)
     return env
+
+
+def check_setting(name: str, given: Sequence[Any]) -> None:
+    """Refuses a setting that a wrapper does not take."""
+    if name not in SETTINGS:
+        if given:
+            raise ValueError(f"{name} takes no setting")
+        return
+    low, high = SETTINGS[name]
+    kinds = (int,) if isinstance(low, int) else (int, float)
+    if not given or type(given[0]) not in kinds or not low <= given[0] <= high:
+        whole = "a whole number" if isinstance(low, int) else "a number"
+        raise ValueError(f"{name} takes {whole} from {low:g} to {high:g}")
 
 
 def find(name: str) -> Callable[..., gymnasium.Env[Any, Any]]:

@@ -76,10 +76,10 @@ class Checkpoints:
             with self._all_or_nothing(state):
                 return self._place("best", state, _Body(step, meta, {}))
 
-    def newest(self) -> Where | None:
-        """The checkpoint with the most steps, or None."""
+    def newest(self, finite: bool = False) -> Where | None:
+        """The checkpoint with the most steps, or None; on request the newest whose weights are all finite."""
         steps = self._steps()
-        return steps[max(steps)] if steps else None
+        return next((steps[step] for step in reversed(steps) if not finite or _finite(steps[step])), None)
 
     def best(self) -> Where | None:
         path = self.folder / "best"
@@ -177,10 +177,12 @@ class Checkpoints:
         return {step: path for step, path in sorted(steps.items()) if self.keeper.holds(self.keeper.manifest(path))}
 
     def _prune(self, step: int) -> None:
-        """Drops all but the last `keep`, and any ahead of `step`: a run that was taken up earlier has left them."""
+        """Drops all but the last `keep` and the last finite one, and any ahead of `step`: a run that was taken up
+        earlier has left them."""
         steps = self._steps()
         past = [each for each in steps if each <= step]
-        self.keeper.retire([steps[each] for each in sorted(set(steps) - set(past[-self.keep :]))])
+        finite = next((each for each in reversed(past) if _finite(steps[each])), step)
+        self.keeper.retire([steps[each] for each in sorted(set(steps) - {*past[-self.keep :], finite})])
         self._sweep()
         self.keeper.recover(self.folder)
 
@@ -264,6 +266,20 @@ def _filled(file: Where, body: Mapping[str, Json], rings: bool) -> tuple[State, 
 def read_meta(path: Where) -> dict[str, Json]:
     """The meta of a checkpoint and nothing else."""
     return _decoded(manifest.read(keeper(path).manifest(path))["meta"])
+
+
+def _finite(path: Where) -> bool:
+    """Whether a checkpoint's weights are finite, as far as it says so."""
+    try:
+        return bool(read_meta(path).get("finite", True))
+    except UserError:  # damaged: whoever loads it says so
+        return True
+
+
+def not_finite(state: State) -> str | None:
+    """The first tensor in which a number is not finite; waits for the device."""
+    tensors = ((name, x) for name, x in state.tensors.items() if x.is_floating_point())
+    return next((name for name, x in tensors if not x.isfinite().all()), None)
 
 
 def _decoded(entries: Mapping[str, Json]) -> dict[str, Json]:

@@ -32,7 +32,7 @@ from ganglion.core import (
     read_number,
     under,
 )
-from ganglion.errors import DiskError
+from ganglion.errors import DiskError, DivergedError
 from ganglion.record.due import Due
 
 logger = logging.getLogger(__name__)
@@ -108,9 +108,14 @@ class Evaluated(Stage):
     """Scores the agent at an interval and at the end; says whether it is the best so far, by strict improvement."""
 
     def __init__(
-        self, run: Callable[[], tuple[Sequence[Episode], Mapping[str, float]]], every: Every, now: Now
+        self,
+        run: Callable[[], tuple[Sequence[Episode], Mapping[str, float]]],
+        every: Every,
+        now: Now,
+        sound: Callable[[], bool] = lambda: True,
     ) -> None:
-        self.run, self.due, self.now = run, Due(every), now
+        """`sound`: whether all weights are finite; the score of others is no best."""
+        self.run, self.due, self.now, self.sound = run, Due(every), now, sound
         self.best: float | None = None
         self.last = -1  # opt steps at the last evaluation
         self.asked = False
@@ -128,13 +133,18 @@ class Evaluated(Stage):
             yield self.evaluate()
 
     def evaluate(self) -> LogData:
+        sound = self.sound()
         episodes, metrics = self.run()
-        mean = metrics["eval/return_mean"]
-        better = mean == mean and (self.best is None or mean > self.best)
-        if better:
-            self.best = mean
+        better = self.improves(metrics["eval/return_mean"], sound)
         self.last = self.now().opt_steps
         return LogData("evaluate", self.now(), {**metrics, "eval/best": float(better)}, tuple(episodes))
+
+    def improves(self, mean: float, sound: bool) -> bool:
+        """Whether a score is the best so far, and from now on the one to beat."""
+        better = sound and isfinite(mean) and (self.best is None or mean > self.best)
+        if better:
+            self.best = mean
+        return better
 
     def take(self, command: Command | None) -> Command | None:
         if not isinstance(command, Evaluate):
@@ -166,13 +176,23 @@ class Stopped(Stage):
 
 
 class Recorded(Stage):
-    """Averages what happened between two records and writes it; updates are never waited for in between."""
+    """Averages what happened between two records and writes it; updates are never waited for in between.
+
+    Ends the run, unless told otherwise, at the first number of an update that is not finite: at once where it is on the
+    CPU, else when it is read for a record, an evaluation or a save.
+    """
 
     def __init__(
-        self, writers: Sequence[Writer], every: Every, now: Now, extra: Callable[[], Mapping[str, float]]
+        self,
+        writers: Sequence[Writer],
+        every: Every,
+        now: Now,
+        extra: Callable[[], Mapping[str, float]],
+        stops: bool = False,
     ) -> None:
-        self.writers, self.due, self.now, self.extra = writers, Due(every), now, extra
-        self.waiting: dict[str, list[tuple[Tensor | float, int]]] = {}  # not yet read from the device, and how often
+        self.writers, self.due, self.now, self.extra, self.stops = writers, Due(every), now, extra, stops
+        self.waiting: dict[str, list[tuple[Tensor | float, int, int]]] = {}  # not yet read, how often, at which update
+        self.lost: tuple[str, float, int] | None = None  # the first that is not finite: name, value, update
         self.sums: dict[str, list[float]] = {}  # name -> sum, count
         self.since = Progress()
         self.warned = False
@@ -182,20 +202,37 @@ class Recorded(Stage):
             self.write(log)
             return None
         for name, value in log.metrics.items():
-            self.wait(f"{log.kind}/{name}", value)
+            self.wait(f"{log.kind}/{name}", value, 1, log.at.opt_steps)
         for episode in log.episodes:
             numbers = {"return": episode.total, "length": float(episode.length), **episode.info}
             for name, value in numbers.items():
-                self.wait(f"episode/{name}", value, episode.many)
+                self.wait(f"episode/{name}", value, episode.many, log.at.opt_steps)
+        if self.lost is not None:
+            self.record()
         return None
 
-    def wait(self, name: str, value: Tensor | float, count: int = 1) -> None:
+    def wait(self, name: str, value: Tensor | float, count: int, update: int) -> None:
         if isinstance(value, Tensor) and value.is_cpu:  # kept, it would split the memory that an update uses again
             value = value.item()
+        if not isinstance(value, Tensor):
+            self.look(name, value, update)
         values = self.waiting.setdefault(name, [])
-        values.append((value, count))
+        values.append((value, count, update))
         if len(values) >= MOST_WAITING:
             self.settle()
+
+    def look(self, name: str, value: float, update: int) -> None:
+        """Remembers the first number of an update that is not finite."""
+        if isfinite(value) or not self.stops or not name.startswith("learn/"):
+            return
+        if self.lost is None or update < self.lost[2]:
+            self.lost = name, value, update
+
+    def check(self) -> None:
+        """Refuses to go on with numbers that are not finite."""
+        if self.lost is not None:
+            name, value, update = self.lost
+            raise diverged(f"{name} is {value} at update {update:,}")
 
     def before(self) -> Iterable[LogData]:
         return (self.record(),) if self.due.due(self.now()) else ()
@@ -217,12 +254,13 @@ class Recorded(Stage):
         self.sums, self.since = {}, at
         self.warn(means, at)
         self.write(log)
+        self.check()
         return log
 
     def warn(self, means: Mapping[str, float], at: Progress) -> None:
         """Says once that numbers are lost: nothing else would, for training goes on without an error."""
         lost = [name for name, value in means.items() if not isfinite(value)]
-        if lost and not self.warned:
+        if lost and not self.warned and self.lost is None:
             self.warned = True
             warning = "%s not finite at %d env steps; parameters that have become nan stay so. Look at the rewards and "
             logger.warning(warning + "observations, or try a lower learning rate.", ", ".join(lost), at.env_steps)
@@ -231,11 +269,14 @@ class Recorded(Stage):
         """Reads waiting numbers from the device at once, and adds them up one by one: the order of the additions, and
         so the last bit of a mean, does not depend on when this is called."""
         for name, values in self.waiting.items():
-            tensors = [v for v, _ in values if isinstance(v, Tensor)]
+            tensors = [v for v, *_ in values if isinstance(v, Tensor)]
             read = iter(torch.stack(tensors).tolist() if tensors else ())
             total = self.sums.setdefault(name, [0.0, 0.0])
-            for value, count in values:
-                total[0] += (next(read) if isinstance(value, Tensor) else value) * count
+            for value, count, update in values:
+                if isinstance(value, Tensor):
+                    value = next(read)
+                    self.look(name, value, update)
+                total[0] += value * count
                 total[1] += count
         self.waiting = {}
 
@@ -245,15 +286,22 @@ class Recorded(Stage):
 
     def state(self) -> State:
         self.settle()
+        self.check()
         own = State({}, {"sums": self.sums, "since": list(self.since)})
         return join({"due": self.due.state(), "own": own})
 
     def restore(self, state: State) -> None:
         self.due.restore(under(state, "due"), self.now())
         own = under(state, "own").scalars
-        self.waiting = {}
+        self.waiting, self.lost = {}, None
         self.sums = {name: [read_number(total), read_number(times)] for name, (total, times) in own["sums"].items()}
         self.since = Progress.read(own["since"])
+
+
+def diverged(how: str) -> DivergedError:
+    """Why a run was ended, and what may help."""
+    advice = "Look at the rewards and observations, or try a lower learning rate; train.on_nan=go would train on."
+    return DivergedError(f"training diverged: {how}. Nothing was saved since then. {advice}")
 
 
 class Saved(Stage):

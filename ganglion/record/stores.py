@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ganglion.errors import UserError, check_url, nearest
+from ganglion.errors import UserError, check_place, nearest
 
 T = TypeVar("T")
 SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
@@ -150,7 +150,7 @@ def located(text: str | Path | Remote, setting: str) -> Path | Remote:
     """The place that a path or URL names; only a URL needs fsspec."""
     if not isinstance(text, str):
         return text
-    found = SCHEME.fullmatch(check_url(text, setting))
+    found = SCHEME.fullmatch(check_place(text, setting))
     if found is None:
         if "://" in text:
             raise UserError(f"{setting}: {text[:200]} should be a folder or one URL, such as s3://bucket/folder.")

@@ -11,9 +11,10 @@ from typing import Any
 
 from ganglion.core import Command, LogData, State, Stop, read_count
 from ganglion.envs.faults import Faults, faults_of
+from ganglion.envs.slots import lost_action
 from ganglion.errors import EnvError
 from ganglion.record.atomic import write_file
-from ganglion.record.stages import Stage
+from ganglion.record.stages import Stage, diverged
 from ganglion.runtime.trainer import Trainer
 
 REASON = "failures"
@@ -23,10 +24,11 @@ logger = logging.getLogger(__name__)
 
 class Failed(Stage):
     """Writes each failure, and episodes that are to be logged, into files that `ganglion replay` reads; stops the run,
-    saved, after too many failures."""
+    saved, after too many failures; unsaved, unless told otherwise, where an action that was not finite caused one."""
 
-    def __init__(self, trainer: Trainer, folder: Path, shown: str) -> None:
+    def __init__(self, trainer: Trainer, folder: Path, shown: str, stops: bool = False) -> None:
         self.trainer, self.folder, self.shown = trainer, folder, shown  # the name that people know it by
+        self.stops = stops
         self.faults = trainer.explorer.faults
 
     def seen(self, log: LogData) -> Command | None:
@@ -46,6 +48,10 @@ class Failed(Stage):
         for number, failure in enumerate(fresh, faults.count - len(fresh) + 1):
             own = named(failure) if failure["slot"] is not None else f"worker-{number}"
             self.file("failures", prefix + own, log, failure)
+        lost = next((failure for failure in fresh if self.stops and lost_action(failure)), None)
+        if lost is not None:
+            where = f"slot {lost['slot']} after {log.at.env_steps:,} env steps and update {log.at.opt_steps:,}"
+            raise diverged(f"the action of {where} is not finite")
 
     def file(self, sort: str, name: str, log: LogData, told: dict[str, Any]) -> None:
         path = self.folder / sort / f"{name}.json"

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,6 +11,7 @@ from ganglion.envs.configs import GymConfig
 from ganglion.envs.making import find_spec
 from ganglion.envs.slots import Slots
 from ganglion.errors import UserError
+from ganglion.record.reports import Report
 from ganglion.record.stores import Where, located
 from ganglion.runtime.run import load_config
 
@@ -25,23 +25,33 @@ class Replayed(NamedTuple):
     traceback: str | None
 
 
-def replay(folder: Where | str, failure: Mapping[str, Any]) -> Replayed:
+def replay(folder: Where | str, told: Report) -> Replayed:
     """Runs a failed episode again from what was written down of it."""
     cfg = load_config(located(folder, "the run"))
     if not isinstance(cfg.env, GymConfig):
         raise UserError(f"environments of kind {cfg.env.kind!r} are not replayed: only those that make one per slot")
     spec = find_spec(cfg.env.registered())
-    slot = int(failure["slot"])
+    slot, episode, seed = told.slot, told.episode, told.run_seed
+    if slot is None or episode is None or seed is None or told.actions is None:
+        raise UserError(f"{told.name} cannot be replayed: its actions were not kept.")
     env = cfg.env.maker(spec)(slot)
     slots = Slots([env], limit=cfg.env.limit(spec), first=slot)
-    slots.seed, slots.episode, slots.ended = int(failure["run_seed"]), [int(failure["episode"]) - 1], [True]
+    slots.seed, slots.episode, slots.ended = seed, [episode - 1], [True]
     parts = leaves(env.action_space)
     slots.act([np.zeros((1, *leaf.shape), leaf.dtype) for leaf in parts])  # begins the episode
-    columns = [np.asarray(taken, leaf.dtype) for taken, leaf in zip(failure["actions"], parts, strict=True)]
-    for t in range(len(columns[0])):
+    try:
+        columns = [
+            np.asarray(taken, leaf.dtype).reshape(-1, 1, *leaf.shape)
+            for taken, leaf in zip(told.actions, parts, strict=True)
+        ]
+        moments = list(zip(*columns, strict=True))
+    except (ValueError, TypeError, OverflowError) as error:
+        slots.close()
+        raise UserError(f"{told.name} is damaged: its actions do not fit {cfg.env.id} ({error}).") from None
+    for actions in moments:
         if slots.failures or slots.over(0):
             break
-        slots.act([column[t : t + 1].reshape(1, *leaf.shape) for column, leaf in zip(columns, parts, strict=True)])
+        slots.act(list(actions))
     slots.close()
     why = slots.failures[0]["traceback"] if slots.failures else None
     return Replayed(slots.total[0], slots.length[0], slots.over(0) and why is None, why)

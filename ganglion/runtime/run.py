@@ -22,14 +22,14 @@ from ganglion.errors import DiskError, EnvError, FolderLostError, LearnerLostErr
 from ganglion.fast import Compiler
 from ganglion.fast.profile import Profile
 from ganglion.record.atomic import recover, write_file
-from ganglion.record.checkpoint import Checkpoints, beside_training, disk_error
+from ganglion.record.checkpoint import Checkpoints, beside_training, disk_error, not_finite
 from ganglion.record.checkpoint import load as load_checkpoint
 from ganglion.record.desk import Desk
 from ganglion.record.lock import held
 from ganglion.record.manifest import foreign
 from ganglion.record.matches import check_matches
 from ganglion.record.run_folder import CONFIG, check_unused, made, open_folder
-from ganglion.record.stages import Evaluated, Recorded, Saved, Stopped, compose
+from ganglion.record.stages import Evaluated, Recorded, Saved, Stopped, compose, diverged
 from ganglion.record.stores import StoreError, Where, located
 from ganglion.record.writers import RunInfo
 from ganglion.runtime.agent import Agent
@@ -64,10 +64,11 @@ class Run:
         now = lambda: self.trainer.at  # noqa: E731
         self.writers: list[Any] = []
         self.beside = self.judge()
-        self.evaluated = self.beside or Evaluated(self.evaluate, cfg.eval.every, now)
+        self.evaluated = self.beside or Evaluated(self.evaluate, cfg.eval.every, now, self.sound)
         self.stopped = Stopped(cfg.train.target)
-        self.failed = Failed(self.trainer, self.desk.path, str(folder))
-        self.recorded = Recorded(self.writers, cfg.log.every, now, self.extra)
+        stops = cfg.train.on_nan == "stop"
+        self.failed = Failed(self.trainer, self.desk.path, str(folder), stops)
+        self.recorded = Recorded(self.writers, cfg.log.every, now, self.extra, stops)
         self.saved = Saved(self.save, self.save_best, cfg.save.every, now)
 
     def judge(self) -> Beside | None:
@@ -75,7 +76,8 @@ class Run:
         fleet = self.received and self.received.fleet
         if not isinstance(fleet, Coordinator) or not self.cfg.fleet.evaluator:
             return None
-        return Beside(fleet.ray, fleet.brief, self.trainer.learner.agent, self.cfg.eval.every, lambda: self.trainer.at)
+        agent, every = self.trainer.learner.agent, self.cfg.eval.every
+        return Beside(fleet.ray, fleet.brief, agent, every, lambda: self.trainer.at, self.sound)
 
     # ------------------------------------------------------------ beginning
 
@@ -122,7 +124,7 @@ class Run:
         run = cls(cfg, folder, build(cfg))
         run.why = why
         run.desk.fetch()
-        newest = run.checkpoints.newest()
+        newest = run.checkpoints.newest(finite=cfg.train.on_nan == "stop")
         if newest is None:
             run.offset = 0
         else:
@@ -196,6 +198,15 @@ class Run:
                 self.save()
             raise
 
+    def sound(self) -> bool:
+        """Whether everything about the agent is finite; ends the run where it is not, unless that is to go on."""
+        self.recorded.settle()
+        self.recorded.check()
+        lost = not_finite(self.trainer.learner.agent.state())
+        if lost and self.recorded.stops:
+            raise diverged(f"{lost} is not finite after update {self.trainer.at.opt_steps:,}")
+        return lost is None
+
     def extra(self) -> Mapping[str, float]:
         """What is recorded beside averages: the state of the buffer, the knobs, and where the time went."""
         learner = self.trainer.learner
@@ -242,8 +253,8 @@ class Run:
         self.saved.restore(under(state, "saved"))
 
     def save(self) -> str:
-        state = self.state()
-        return str(self.checkpoints.save(state, self.trainer.at.env_steps, self.settle()))
+        finite, state = self.sound(), self.state()
+        return str(self.checkpoints.save(state, self.trainer.at.env_steps, {**self.settle(), "finite": finite}))
 
     def save_best(self) -> str:
         judged = self.beside and self.beside.judged  # by now the agent may be another

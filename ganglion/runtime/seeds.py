@@ -12,7 +12,7 @@ from ganglion.buffers import RolloutBuffer
 from ganglion.config import RunConfig
 from ganglion.core import Command, LogData, Progress, SetKnob, Stop
 from ganglion.envs.world import TorchEnv
-from ganglion.errors import UserError
+from ganglion.errors import DivergedError, UserError
 from ganglion.runtime.evaluator import deviation
 from ganglion.runtime.joint import Joint, JointSamples, build_template, check_alike
 from ganglion.runtime.joint_rollouts import JointActing, JointPhases, JointWalk
@@ -73,6 +73,7 @@ class Member:
         self.told: Stop | None = None
         self.begun = self.waits = self.over = False
         self.last: float | None = None  # score
+        self.lost: DivergedError | None = None  # why it ended before the others
 
     def next(self) -> LogData | None:
         """Its next event; None where it waits for its turn, or is over."""
@@ -82,6 +83,9 @@ class Member:
             event = self.stream.send(told)
         except StopIteration:
             self.over = True
+            return None
+        except DivergedError as error:  # the others go on
+            self.over, self.waits, self.lost = True, False, error
             return None
         turned = event.kind in ("collect", "learn") and not self.trainer.finished() and not self.due()
         self.waits = (event.kind == "wait" or turned) and self.told is None

@@ -173,7 +173,7 @@ def test_a_run_that_is_killed_is_resumed(tmp_path: Path) -> None:
     assert "killed by SIGKILL" in told[0] and "exit code 1" in told[1] and "3 restarts left" in told[1]
 
 
-@pytest.mark.parametrize("code", [2, 3, 130, 143])
+@pytest.mark.parametrize("code", [2, 3, 4, 130, 143])
 def test_what_another_try_would_not_change_ends_it(tmp_path: Path, code: int) -> None:
     assert Script(tmp_path / "run", f"sys.exit({code})").keep(5) == (code, ["train"], [])
 

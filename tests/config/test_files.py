@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from ganglion.registry import presets
 from tests.config.sketches import TEXT, Deep, Drum, Paper, Ranked, Sketch, Store, Wide, World
 
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
+SINGLES = st.floats(-1e30, 1e30)  # what a schedule takes
 WORDS = st.text(st.characters(codec="utf-8"), max_size=30) | st.sampled_from(
     ["1e-3", "null", "yes", "~", "1_0", "- a", "a: b", "#", "=", "<<"]
 )
@@ -26,7 +28,7 @@ def sections() -> st.SearchStrategy[dict[str, Any]]:
     run = st.builds(
         dict,
         seed=st.integers(0, 2**31 - 1),
-        dir=st.none() | WORDS.filter(bool),
+        dir=st.none() | WORDS.filter(lambda word: word and not re.search(r"[\x00-\x1f\x7f-\x9f]", word)),
         device=st.sampled_from(["cpu", "cuda:1"]),
     )
     return st.builds(
@@ -36,9 +38,9 @@ def sections() -> st.SearchStrategy[dict[str, Any]]:
 
 def algos() -> st.SearchStrategy[Sketch]:
     schedules = (
-        st.builds(linear, NUMBERS, NUMBERS)
-        | st.builds(constant, NUMBERS)
-        | st.builds(cosine, NUMBERS, NUMBERS, st.just(0.5))
+        st.builds(linear, SINGLES, SINGLES)
+        | st.builds(constant, SINGLES)
+        | st.builds(cosine, SINGLES, SINGLES, st.just(0.5))
     )
     schedules |= st.just(piecewise((0.0, 1.0), (0.5, 1e-12)))
     nets = st.builds(Wide, hidden=st.lists(st.integers(1, 10**12), max_size=4).map(tuple)) | st.builds(

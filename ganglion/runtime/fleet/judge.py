@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from time import monotonic
 from typing import Any, NamedTuple
@@ -49,14 +49,15 @@ class Asked(NamedTuple):
     parcel: Any
     at: Progress
     agent: State
+    sound: bool  # all of it finite
 
 
 class Beside(Evaluated):
     """Asks for scores at an interval and passes them on when they come, dated when they were asked for. One is under
     way at a time; what falls due meanwhile is asked for next."""
 
-    def __init__(self, ray: Any, brief: Brief, agent: Agent, every: Every, now: Now) -> None:
-        super().__init__(self.refuse, every, now)
+    def __init__(self, ray: Any, brief: Brief, agent: Agent, every: Every, now: Now, sound: Callable[[], bool]) -> None:
+        super().__init__(self.refuse, every, now, sound)
         self.ray, self.brief, self.agent = ray, brief, agent
         self.actor: Any = None
         self.asked_for: Asked | None = None
@@ -86,11 +87,11 @@ class Beside(Evaluated):
 
     def ask(self) -> None:
         """Sends the agent of now to be scored; a copy stays here, to be saved if it is the best."""
-        at = self.now()
+        at, sound = self.now(), self.sound()
         parcel = pack_weights(self.agent.command(at))
         state = self.agent.state()
         kept = state._replace(tensors=ops.map_tree(lambda x: x.clone(), dict(state.tensors)))
-        self.asked_for = Asked(self.call(parcel), parcel, at, kept)
+        self.asked_for = Asked(self.call(parcel), parcel, at, kept, sound)
         self.last = at.opt_steps
 
     def call(self, parcel: Any) -> Any:
@@ -111,10 +112,7 @@ class Beside(Evaluated):
         except self.ray.exceptions.RayTaskError as error:
             raise explained(error, "the evaluator") from error
         self.judged = asked
-        mean = metrics["eval/return_mean"]
-        better = mean == mean and (self.best is None or mean > self.best)
-        if better:
-            self.best = mean
+        better = self.improves(metrics["eval/return_mean"], asked.sound)
         episodes = tuple(Episode(*episode) for episode in played)
         return LogData("evaluate", asked.at, {**metrics, "eval/best": float(better)}, episodes)
 

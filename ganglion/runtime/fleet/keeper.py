@@ -15,7 +15,7 @@ from typing import IO, Any
 
 from ganglion.runtime.fleet.folders import sweep
 
-FINAL = {0, 2, 3, 130, 143}  # exit codes that another try would not change: well, bad input, interrupted
+FINAL = {0, 2, 3, 4, 130, 143}  # exit codes that another try would not change: well, bad input, diverged, interrupted
 SHORT, PAUSE = 10.0, 2.0  # seconds: one that died sooner is not tried again at once
 END_WITH_PARENT = 1  # prctl
 

@@ -1,0 +1,171 @@
+"""Every numeric setting with numbers that nobody means: it trains a few steps, or is refused with one message."""
+
+from __future__ import annotations
+
+import io
+import signal
+import types
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from functools import reduce
+from pathlib import Path
+from typing import Annotated, Any, Union, get_args, get_origin
+
+import pytest
+
+from ganglion.cli import main
+from ganglion.config import Config, Every, Schedule, load
+from ganglion.envs.wrapping import SETTINGS
+
+VALUES = ["0", "-1", ".nan", ".inf", "1e308", "1e-320", str(2**62), str(2**63), "-0.0", str(10**40), "1k", "true",
+          "null", "[]", "{}"]  # fmt: skip
+PATIENCE = 30  # seconds
+SMALL = ["env.slots=4", "algo.net.hidden=[8]", "train.budget=64 steps", "eval={every: 40 steps, episodes: 2}",
+         "save={every: 40 steps, keep: 1}", "log={every: 20 steps, writers: [jsonl]}", "run.fast=eager",
+         "run.device=cpu"]  # fmt: skip
+RATIO = "algo.limiter={opt_interval: 4, warmup: 8}"
+REPLAY = "algo.replay={capacity: 64, batch: 4}"
+RANKED = "algo.replay={kind: prioritised, capacity: 64, batch: 4, beta: {kind: cosine, start: 0.4, end: 1.0}}"
+REAL = "env={kind: torch, id: pendulum, time_limit: 20}"
+CASES = {
+    "ppo": ["algo=ppo", "algo.horizon=8", "algo.clip_value=0.2", "env={kind: torch, id: cartpole, clip_obs: 5.0}"],
+    "memory": ["algo=ppo", "algo.horizon=8", "algo.net.memory=gru", "env={kind: toy, id: memory}"],
+    "real": ["algo=ppo", "algo.horizon=8", "algo.max_kl=1.0", "algo.processor.reward_clip=1.0", REAL],
+    "impala": ["algo=impala", "algo.horizon=8", "env={kind: toy, id: chain}", "run.mode=sync"],
+    "workers": ["algo=ppo", "algo.horizon=8", "env={kind: gym, id: CartPole-v1, workers: 1}"],
+    "dqn": ["algo=dqn", RATIO, RANKED, "algo.epsilon={kind: exponential, start: 1.0, end: 0.1}",
+            "env={kind: gym, id: CartPole-v1, workers: 0, log_episodes: 2}"],
+    "sac": ["algo=sac", RATIO, REPLAY, REAL],
+    "td3": ["algo=td3", RATIO, REPLAY, "algo.replay.sequence=4", REAL],
+    "points": ["algo=dqn", RATIO, REPLAY, "algo.epsilon={kind: piecewise, points: [[0.0, 1.0], [1.0, 0.1]]}",
+               "env={kind: toy, id: bandit}"],
+    "atari": ["algo=ppo", "algo.horizon=4", "env={kind: atari, id: pong, workers: 0, frames: 60}"],
+}  # fmt: skip
+
+
+def numeric(annotation: Any) -> bool:
+    """Whether a field takes a number, or things made of numbers."""
+    if get_origin(annotation) in (Annotated, Union, types.UnionType, tuple):
+        return any(map(numeric, get_args(annotation)))
+    return annotation in (int, float) or (isinstance(annotation, type) and issubclass(annotation, (Every, Schedule)))
+
+
+def places(config: Config, at: str = "") -> Iterator[str]:
+    """The path of each numeric field."""
+    for name, field in type(config).model_fields.items():
+        value, path = getattr(config, name), f"{at}{name}"
+        if numeric(field.annotation):
+            yield path
+        if isinstance(value, Config):
+            yield from places(value, f"{path}.")
+
+
+def found() -> list[tuple[str, str]]:
+    """The numeric fields of all classes, each once, in the first case that has it; and settings of wrappers."""
+    seen: dict[tuple[type, str], tuple[str, str]] = {}
+    for case, words in CASES.items():
+        config = load(None, [*words, *SMALL])
+        for path in places(config):
+            *above, name = path.split(".")
+            owner = type(reduce(getattr, above, config))
+            first = next(cls for cls in owner.__mro__ if name in cls.__annotations__)
+            seen.setdefault((first if case == "atari" else owner, name), (case, path))
+    return [*seen.values(), *(("atari", f"env.wrappers=[{{{name}: §}}]") for name in SETTINGS)]
+
+
+FIELDS = found()
+
+
+class Late(BaseException):
+    """Nobody catches it."""
+
+
+@contextmanager
+def patience() -> Iterator[None]:
+    def late(*_: object) -> None:
+        raise Late(f"longer than {PATIENCE} seconds")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(PATIENCE)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def attempt(case: str, path: str, value: str, folder: Path) -> str:
+    """What is wrong with how it went; nothing where it trained, or was refused."""
+    out, err = io.StringIO(), io.StringIO()
+    setting = path.replace("§", value) if "§" in path else f"{path}={value}"
+    words = ["train", *CASES[case], *SMALL, setting, f"run.dir={folder}"]
+    try:
+        with patience(), redirect_stdout(out), redirect_stderr(err):
+            code = main(words)
+    except BaseException as error:
+        return f"{path}={value}: {type(error).__name__}: {error}"
+    said = err.getvalue()
+    if code == 4 and "lr" in path.split(".")[1] and value == str(2**62):  # accepted, and it diverges
+        return ""
+    if code == 0 or (code == 2 and said.count("ganglion: ") == 1 and len(said) < 5_000):
+        return ""
+    return f"{path}={value}: exit code {code}: {said}"
+
+
+def test_there_are_enough_fields() -> None:
+    assert len(FIELDS) > 120
+    named = {path for _, path in FIELDS}
+    assert {"algo.lr", "algo.replay.capacity", "env.clip_obs", "fleet.queue", "eval.every", "run.seed"} <= named
+
+
+NAMED = ["algo.processor.reward_clip", "env.clip_obs", "algo.clip_value", "algo.clip_rho", "algo.replay.capacity",
+         "algo.horizon", "algo.limiter.opt_interval", "algo.smoothing_limit", "env.delay", "env.frames"]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", ["1e308", "1e-320", str(2**62)])
+def test_fields_that_have_failed(value: str, tmp_path: Path) -> None:
+    where = {path: case for case, path in reversed(FIELDS)}
+    wrong = [attempt(where[path], path, value, tmp_path / path) for path in NAMED]
+    assert not any(wrong), [told for told in wrong if told]
+
+
+QUICK = [(case, path, value) for case, path in FIELDS if case not in ("workers", "atari") for value in VALUES]
+
+
+def test_some_fields(tmp_path: Path) -> None:
+    wrong = [attempt(*each, tmp_path / str(number)) for number, each in enumerate(QUICK[::29])]
+    assert not any(wrong), [told for told in wrong if told]
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(("case", "path"), FIELDS)
+def test_every_field(case: str, path: str, tmp_path: Path) -> None:
+    wrong = [attempt(case, path, value, tmp_path / str(number)) for number, value in enumerate(VALUES)]
+    assert not any(wrong), [told for told in wrong if told]
+
+
+# ------------------------------------------------------------ numbers of the command line
+
+OPTIONS = [
+    ("eval RUN", "episodes seed"),
+    ("play RUN --out nothing.txt", "episodes frames fps seed"),  # refused at the latest for what it should write
+    ("check CartPole-v1", "steps seconds seed"),
+    ("bench cartpole/ppo env.workers=0", "seconds"),
+    ("launch local --algo nothing --env CartPole-v1", "restarts"),
+    ("launch slurm cartpole/ppo --dry-run", "restarts nodes cpus gpus"),
+    ("train --algo nothing --env CartPole-v1", "seeds explorers learners"),
+    ("explore nowhere --import nothing", "wait"),
+]
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(("command", "options"), OPTIONS)
+def test_every_option(command: str, options: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", *CASES["ppo"], *SMALL, "run.dir=RUN"]) == 0
+    for option in options.split():
+        for value in [*VALUES, "nan", "inf", "9" * 5_000]:
+            err = io.StringIO()
+            with patience(), redirect_stderr(err):
+                assert main([*command.split(), f"--{option}={value}"]) in (0, 2), (option, value, err.getvalue())
+            assert len(err.getvalue()) < 5_000
