@@ -326,8 +326,9 @@ class Slots:
 def check_alike(slot: int, env: gymnasium.Env[Any, Any], first: gymnasium.Env[Any, Any]) -> None:
     """Refuses slots whose spaces differ: they share arrays, and one model."""
     for name in ("observation_space", "action_space"):
-        if getattr(env, name) != getattr(first, name):
-            differ = f"slot {slot} has {getattr(env, name)}, slot 0 {getattr(first, name)}"
+        own, firsts = getattr(env, name), getattr(first, name)
+        if own != firsts or [leaf.path for leaf in leaves(own)] != [leaf.path for leaf in leaves(firsts)]:
+            differ = f"slot {slot} has {own}, slot 0 {firsts}"
             raise UserError(f"env.per_slot: all slots need the same {name}: {differ}")
 
 

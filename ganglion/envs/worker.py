@@ -24,9 +24,9 @@ from typing import Any
 import numpy as np
 
 from ganglion.envs.actionlog import Place
-from ganglion.envs.arrays import Array, leaves
+from ganglion.envs.arrays import Array, action_leaves
 from ganglion.envs.making import by_name
-from ganglion.envs.shared import INFO, Block, Form, encode, lay
+from ganglion.envs.shared import INFO, Block, Form, check_outline, encode, lay, outline
 from ganglion.envs.slots import Finished, Make, Slots, check_alike, mask_size
 from ganglion.errors import UserError
 
@@ -188,6 +188,7 @@ class Worker:
         self.index, self.spin = message["index"], message["spin"]
         one, count = self.envs[0], len(self.envs)
         form = Form(one.observation_space, one.action_space, self.masked, message["slots"], message["workers"])
+        check_outline(self.first, outline(form), message["outline"])
         _, size = lay(form)
         block, _ = lay(form, mmap.mmap(self.file, size))
         assert block is not None
@@ -209,7 +210,7 @@ class Worker:
         """Brings the slots to where they were, by replaying their actions."""
         columns, start = [], 0
         rows = sum(message["counts"])
-        for leaf in leaves(self.envs[0].action_space):
+        for leaf in action_leaves(self.envs[0].action_space):
             dtype, shape = np.dtype(leaf.dtype), (rows, *leaf.shape)
             size = dtype.itemsize * int(np.prod(shape))
             columns.append(np.frombuffer(payload[start : start + size], dtype).reshape(shape).copy())

@@ -13,6 +13,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 from ganglion.core import Action, Composite, Env, Obs, Space, State, Step
+from ganglion.envs import legal
 from ganglion.envs.arrays import MASK, Array
 from ganglion.envs.checks import cost
 from ganglion.envs.checks.findings import Broken, Finding, failed, passed, raised, short, warned
@@ -46,12 +47,9 @@ class Chooser:
         self.dice = np.random.default_rng(seed)
 
     def __call__(self, before: Step) -> Action:
-        rows = [self.space.sample() for _ in range(self.slots)]
         mask = before.obs.get(MASK) if isinstance(before.obs, dict) else None
-        if isinstance(self.space, spaces.Discrete) and isinstance(mask, Tensor) and mask.shape[-1] == self.space.n:
-            for slot, legal in enumerate(mask.cpu().numpy()):
-                if legal.any():
-                    rows[slot] = self.dice.choice(np.flatnonzero(legal))
+        masks = [None if mask is None else mapped_rows(mask, slot) for slot in range(self.slots)]
+        rows = [legal.sample(self.space, mask, self.dice) for mask in masks]
         return stacked(rows)
 
 
