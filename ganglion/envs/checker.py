@@ -220,7 +220,7 @@ def _rows(space: Any, actions: Any, episodes: list[rows.Trace], limit: int) -> l
     found = [observed, rows.finite(space, episodes), rows.rewards(episodes)]
     if observed.verdict != "fail":
         found += [rows.sizes(space, episodes), rows.endings(space, episodes, limit)]
-    masked = rows.masks(episodes, actions)
+    masked = rows.masks(space, episodes, actions)
     return [*found, masked] if masked else found
 
 

@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
 from ganglion.envs.arrays import MASK, Array
+from ganglion.errors import UserError
 
 
 def mask_of(obs: Any, info: Any) -> Any:
     """The action mask of a row, wherever it is: an array, or a tree of them; None where there is none."""
     found = [place[MASK] for place in (obs, info) if isinstance(place, Mapping) and place.get(MASK) is not None]
     return found[0] if found else None
+
+
+def entries(mask: Any) -> int:
+    """How many entries a mask in info has."""
+    with suppress(ValueError):  # of several lengths
+        array = np.asarray(mask)
+        if array.dtype.kind in "biuf":
+            return array.size
+    raise UserError(
+        f"env: info[{MASK!r}] should be one array, got {type(mask).__name__}; for the parts of a Dict or Tuple action, "
+        f"masks belong into a Dict observation, under the key {MASK!r}"
+    )
 
 
 def part_of(mask: Any, key: Any) -> Any:

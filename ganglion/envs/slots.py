@@ -15,6 +15,7 @@ import numpy as np
 
 from ganglion.envs.actionlog import ActionLog, Place
 from ganglion.envs.arrays import MASK, Acts, Array, MisfitError, batch, leaves
+from ganglion.envs.legal import entries
 from ganglion.envs.repairs import trusting
 from ganglion.envs.seeds import episode_seed
 from ganglion.errors import UserError
@@ -338,7 +339,7 @@ def mask_size(env: gymnasium.Env[Any, Any], masks: bool | Literal["auto"]) -> in
         return 0
     _, info = env.reset(seed=0)
     if MASK in info:
-        return int(np.size(info[MASK]))
+        return entries(info[MASK])
     if masks is True:
         raise UserError(f"env.masks: reset() gave no info[{MASK!r}]")
     return 0

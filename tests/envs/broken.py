@@ -383,7 +383,7 @@ BROKEN: list[tuple[Any, str, str, str]] = [
     (SameInfo, "warn", "info", "the same dict"),
     (NumberedInfo, "fail", "info", "no text: 3"),
     (Leaks, "fail", "memory", "grows by"),
-    (ShortMask, "fail", "mask", "1 entries for 2 actions"),
+    (ShortMask, "fail", "mask", "1 entries for Discrete(2)"),
     (EmptyMask, "fail", "mask", "allow no action"),
     (CountsInMask, "fail", "mask", "other than 0 and 1"),
     (LostMask, "fail", "mask", "have none"),

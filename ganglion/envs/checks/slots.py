@@ -201,7 +201,7 @@ def _of_slot(seen: Sequence[Seen], slot: int) -> list[Trace]:
             found[-1].terminated = bool(s.step.terminated[slot])
             found[-1].truncated = bool(s.step.truncated[slot])
         found[-1].obs.append(obs)
-        found[-1].masks.append(obs[MASK] if isinstance(obs, dict) and isinstance(obs.get(MASK), np.ndarray) else None)
+        found[-1].masks.append(legal.mask_of(obs, None))
         live = bool(s.step.valid[slot])
     return found
 
