@@ -25,7 +25,7 @@ from ganglion.envs.gym import GymEnv
 from ganglion.envs.making import find_spec
 from ganglion.envs.spaces import to_gym
 from ganglion.envs.vector import VectorGymEnv
-from ganglion.errors import UserError
+from ganglion.errors import EnvError, UserError
 
 SLOTS = 3  # of environments that have several
 STEPS = 3_000
@@ -90,10 +90,10 @@ class Copies:
     def __call__(self) -> Any:
         try:
             self.made.append(self.make())
-        except UserError:
-            raise
         except Exception as error:
-            raise raised("construct", error, "making it") from error
+            if isinstance(error, UserError) and not isinstance(error, EnvError):
+                raise
+            raise raised("construct", error.__cause__ or error, "making it") from error
         return self.made[-1]
 
     def close(self) -> list[Finding]:

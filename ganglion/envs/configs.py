@@ -158,14 +158,21 @@ class GymConfig(ShapedConfig):
         if self.vector or sys.platform != "linux":  # where there are no workers
             return self.model_copy(update={"workers": 0}), ""
         from ganglion.envs.choice import choose, measure, usable_cores
-        from ganglion.envs.making import carried, find_spec
+        from ganglion.envs.faults import told
+        from ganglion.envs.making import carried, find_spec, plain
 
         spec = find_spec(self.registered())
         try:
             carried(spec)
+            plain("env.options", [self.made_with(), self.per_slot])
         except UserError:
             return self.model_copy(update={"workers": 0}), f"{self.id}: a worker could not import it, this process can"
-        choice = choose(measure(self.maker(spec)), self.slots, usable_cores())
+        try:
+            cost = measure(self.maker(spec))
+        except (Exception, SystemExit) as error:  # told again, like all that goes wrong, where it is walked
+            why = f"{self.id}: no workers, for a trial of it failed: {told(error)}"
+            return self.model_copy(update={"workers": 0}), why
+        choice = choose(cost, self.slots, usable_cores())
         return self.model_copy(update={"workers": choice.workers}), f"{self.id}: {choice.why}"
 
     def maker(self, spec: GymSpec, render: bool = False) -> Make:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import gymnasium
 
+from ganglion.envs.faults import broken
 from ganglion.envs.repairs import quieten, repaired
 from ganglion.envs.wrapping import wrapped
 from ganglion.errors import UserError, nearest
@@ -68,7 +69,7 @@ def make_one(spec: GymSpec, options: Mapping[str, Any], render: bool) -> gymnasi
 
 
 def explained(spec: GymSpec, error: Exception) -> Exception:
-    """Why an environment could not be made, where a user can help it; else the error itself."""
+    """Why an environment could not be made, in one message."""
     if isinstance(error, (gymnasium.error.DependencyNotInstalled, ImportError)):
         extra = next((ours for part, ours in EXTRAS.items() if part in str(spec.entry_point)), None)
         remedy = f' Try pip install "ganglion[{extra}]".' if extra else ""
@@ -79,7 +80,7 @@ def explained(spec: GymSpec, error: Exception) -> Exception:
         return UserError(f"env.id: {spec.id}: {error}")
     if isinstance(error, TypeError) and "keyword argument" in str(error):
         return UserError(f"env.options: {str(error).split(' was raised')[0]} ({spec.id})")
-    return error
+    return error if isinstance(error, UserError) else broken(spec.id, error, "making it")
 
 
 # ------------------------------------------------------------ by name, for workers

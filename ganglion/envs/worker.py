@@ -25,10 +25,11 @@ import numpy as np
 
 from ganglion.envs.actionlog import Place
 from ganglion.envs.arrays import Array, action_leaves
+from ganglion.envs.faults import place, told
 from ganglion.envs.making import by_name
 from ganglion.envs.shared import INFO, Block, Form, check_outline, encode, lay, outline
 from ganglion.envs.slots import Finished, Make, Slots, check_alike, mask_size
-from ganglion.errors import UserError
+from ganglion.errors import EnvError, UserError
 
 WAKE, MESSAGE = b".", b"m"
 NAP = 50  # milliseconds of sleep after which a byte that went astray is no longer missed
@@ -123,9 +124,9 @@ class Worker:
         try:
             answer = getattr(self, f"on_{message.pop('do')}")(message, payload)
         except Exception as error:
-            user = str(error) if isinstance(error, UserError) else None
-            why = f"{type(error).__name__}: {error}"
-            answer = {"user": user, "error": why, "traceback": traceback.format_exc()}
+            known = isinstance(error, UserError)
+            text = str(error) if known else f"env: {told(error)} ({place(error)})"
+            answer = {"error": text, "user": known and not isinstance(error, EnvError)}
         push(self.out, frame(answer))
 
     def step(self) -> None:
