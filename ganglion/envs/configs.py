@@ -159,13 +159,10 @@ class GymConfig(ShapedConfig):
             return self.model_copy(update={"workers": 0}), ""
         from ganglion.envs.choice import choose, measure, usable_cores
         from ganglion.envs.faults import told
-        from ganglion.envs.making import carried, find_spec, plain
+        from ganglion.envs.making import find_spec
 
         spec = find_spec(self.registered())
-        try:
-            carried(spec)
-            plain("env.options", [self.made_with(), self.per_slot])
-        except UserError:
+        if not self.carried(spec):
             return self.model_copy(update={"workers": 0}), f"{self.id}: a worker could not import it, this process can"
         try:
             cost = measure(self.maker(spec))
@@ -174,6 +171,17 @@ class GymConfig(ShapedConfig):
             return self.model_copy(update={"workers": 0}), why
         choice = choose(cost, self.slots, usable_cores())
         return self.model_copy(update={"workers": choice.workers}), f"{self.id}: {choice.why}"
+
+    def carried(self, spec: GymSpec) -> bool:
+        """Whether a worker can be told what to make."""
+        from ganglion.envs.making import carried, plain
+
+        try:
+            carried(spec)
+            plain("env.options", [self.made_with(), self.per_slot])
+        except UserError:
+            return False
+        return True
 
     def maker(self, spec: GymSpec, render: bool = False) -> Make:
         """What makes one slot's environment, in this process."""

@@ -102,6 +102,12 @@ def gym_slot(
     return wrapped(make_one(EnvSpec.from_json(spec), options_of(slot, options, per_slot), False), layers)
 
 
+def own_slot(slot: int, made: str) -> gymnasium.Env[Any, Any]:
+    """One slot's environment from a class or function that needs to be told nothing."""
+    env: gymnasium.Env[Any, Any] = by_name(made)()
+    return env
+
+
 def options_of(slot: int, options: Mapping[str, Any], per_slot: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """What one slot's environment is made with."""
     return {**options, **(per_slot[slot % len(per_slot)] if per_slot else {})}
@@ -112,18 +118,23 @@ def carried(spec: GymSpec) -> str:
     spec = copy.deepcopy(spec)
     entry = spec.entry_point
     if callable(entry):
-        module, name = getattr(entry, "__module__", "__main__"), getattr(entry, "__qualname__", "<locals>")
-        if module == "__main__" or "<" in name:
-            raise UserError(
-                f"env.workers: {spec.id} is made by {name} of {module}, which a worker cannot import. Put it at "
-                'the top level of a module and register it by entry_point="module:Class", or set env.workers to 0.'
-            )
-        spec.entry_point = f"{module}:{name}"
+        spec.entry_point = address(entry, spec.id)
     spec.vector_entry_point = None
     try:
         return spec.to_json()
     except Exception as error:
         raise UserError(f"env.workers: the registration of {spec.id} cannot be sent to a worker ({error})") from error
+
+
+def address(made: Any, name: str) -> str:
+    """The "module:name" of a class or function that makes an environment."""
+    module, own = getattr(made, "__module__", "__main__"), getattr(made, "__qualname__", "<locals>")
+    if module == "__main__" or "<" in own:
+        raise UserError(
+            f"env.workers: {name} is made by {own} of {module}, which a worker cannot import. Put it at "
+            'the top level of a module and register it by entry_point="module:Class", or set env.workers to 0.'
+        )
+    return f"{module}:{own}"
 
 
 def plain(name: str, value: Any) -> Any:

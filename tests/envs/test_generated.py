@@ -10,10 +10,10 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from ganglion.core import Composite, Env, Space
+from ganglion.core import Env
 from ganglion.envs import GymEnv
 from ganglion.envs.arrays import leaves
-from ganglion.envs.checks.slots import Chooser, Seen, drive, mapped, replayed, same, typed
+from ganglion.envs.checks.slots import Chooser, Seen, drive, mapped, outline, replayed, same, typed
 from ganglion.envs.pool import Pool
 from ganglion.envs.pooled import PoolEnv
 from ganglion.envs.shared import decode
@@ -29,11 +29,6 @@ def built(draw: int, workers: int) -> GymEnv:
     if not workers:
         return GymEnv(lambda slot: Generated(draw), SLOTS)
     return PoolEnv(Pool("tests.envs.generated:generated", {"draw": draw}, SLOTS, workers, spare=False))
-
-
-def outline(space: Space) -> object:
-    """A space with the order of its parts, which networks follow."""
-    return [(key, outline(part)) for key, part in space.items.items()] if isinstance(space, Composite) else space
 
 
 def seen(env: Env, draw: int) -> list[Seen]:

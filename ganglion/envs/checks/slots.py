@@ -18,7 +18,9 @@ from ganglion.envs.arrays import MASK, Array
 from ganglion.envs.checks import cost
 from ganglion.envs.checks.findings import Broken, Finding, failed, passed, raised, short, warned
 from ganglion.envs.checks.rows import Trace
+from ganglion.envs.faults import faults_of
 from ganglion.envs.spaces import DTYPES, to_gym
+from ganglion.errors import UserError
 
 Build = Callable[[], Env]
 CONTRACT = "docs/environments.md, The contract."
@@ -319,3 +321,38 @@ def resumable(build: Build, seed: int, known: Sequence[Seen]) -> Finding:
         seen_now = f"{env.promise} is promised, but {wrong} steps after restore() the rows differ."
         return failed("resume", seen_now, "save all that changes in state(); for gymnasium: env.resume=restart.")
     return passed("resume", f"{env.promise}: a saved run goes on exactly.")
+
+
+# ------------------------------------------------------------ workers
+
+
+def parallel(build: Build, here: Env, seed: int, known: Sequence[Seen]) -> Finding:
+    """Whether worker processes show what this one does, leaf by leaf."""
+    try:
+        there = build()
+    except UserError as error:
+        return failed("workers", f"they could not be started: {str(error).removeprefix('env: ')}.", ALIKE)
+    try:
+        if [outline(s) for s in (there.spec.obs, there.spec.action)] != [
+            outline(here.spec.obs),
+            outline(here.spec.action),
+        ]:
+            return failed("workers", "spaces have other parts there, or in another order.", ALIKE)
+        at = different(drive(there, seed, replayed(known)), known)
+        failures = faults_of(there).fresh
+        if at or failures:
+            why = f": {failures[0]['error']}" if failures else ""
+            return failed("workers", f"rows of a worker are not those of this process {at}{why}.", ALIKE)
+    except Broken as broken:
+        return failed("workers", broken.finding.seen, broken.finding.fix)
+    finally:
+        there.close()
+    return passed("workers", f"{len(known)} steps the same in worker processes.")
+
+
+ALIKE = "let nothing depend on the process: globals, hash(), ids, the time; until then env.workers=0."
+
+
+def outline(space: Space) -> Any:
+    """A space with the order of its parts."""
+    return [(key, outline(part)) for key, part in space.items.items()] if isinstance(space, Composite) else space
