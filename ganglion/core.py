@@ -24,6 +24,7 @@ from ganglion.spaces import EnvSpec as EnvSpec
 from ganglion.spaces import MultiBinary as MultiBinary
 from ganglion.spaces import MultiDiscrete as MultiDiscrete
 from ganglion.spaces import Space as Space
+from ganglion.spaces import mask_misfit as mask_misfit
 from ganglion.state import Json as Json
 from ganglion.state import Ring as Ring
 from ganglion.state import State as State

@@ -54,6 +54,20 @@ class Composite:
 Space = Box | Discrete | MultiDiscrete | MultiBinary | Composite
 
 
+def mask_misfit(mask: Space, action: Space) -> str:
+    """What an action mask should be where it does not fit the actions; empty where it does."""
+    if isinstance(action, Composite):
+        if not isinstance(mask, Composite) or not mask.items.keys() <= action.items.keys():
+            return f"a Dict or Tuple of masks, of any of the parts {', '.join(action.items)}"
+        wrong = {key: mask_misfit(part, action.items[key]) for key, part in mask.items.items()}
+        return next((f"at {key} {wanted}" for key, wanted in wrong.items() if wanted), "")
+    if not isinstance(action, Discrete | MultiDiscrete):
+        return f"absent: {type(action).__name__} actions have no mask"
+    count = action.n if isinstance(action, Discrete) else sum(action.nvec)
+    size = mask.size if isinstance(mask, Box) else mask.n if isinstance(mask, MultiBinary) else 0
+    return "" if size == count else f"{count} numbers, one per choice"
+
+
 @dataclass(frozen=True)
 class EnvSpec:
     """What an algorithm may know of an environment."""

@@ -1,4 +1,4 @@
-"""Looks an environment over: spaces, seeds, endings, rewards, aliasing, speed, memory; each verdict with its fix.
+"""Looks an environment over: spaces, seeds, endings, rewards, workers, speed, memory; each verdict with its fix.
 
 ganglion check CartPole-v1                             a registered id, or KIND:ID
 ganglion check cartpole/dqn env.time_limit=100         the environment of a preset or file, settings changed
@@ -98,7 +98,7 @@ def own(module: str, attribute: str, rest: list[str]) -> Any:
     if not (isinstance(made, type) and issubclass(made, gymnasium.Env)):
         raise UserError(f"{rest[0][:80]!r}: settings need a subclass of gymnasium.Env, and {attribute} is none.")
     if f"{attribute}-v0" not in gymnasium.registry:
-        gymnasium.register(f"{attribute}-v0", lambda **options: made(**options))
+        gymnasium.register(f"{attribute}-v0", f"{module}:{attribute}")
     return load(None, ["algo=ppo", environment(f"{attribute}-v0"), *rest]).env
 
 

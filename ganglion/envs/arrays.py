@@ -39,6 +39,7 @@ def leaves(space: spaces.Space[Any], path: tuple[str, ...] = ()) -> list[Leaf]:
     """The leaves of a space, in order."""
     match space:
         case spaces.Dict():
+            check_keys(space, path)
             return [leaf for key, part in space.spaces.items() for leaf in leaves(part, (*path, named(key)))]
         case spaces.Tuple():
             return [leaf for i, part in enumerate(space.spaces) for leaf in leaves(part, (*path, str(i)))]
@@ -50,6 +51,19 @@ def leaves(space: spaces.Space[Any], path: tuple[str, ...] = ()) -> list[Leaf]:
         f"env: the space {type(space).__name__} at {'/'.join(path) or 'the top'} is not supported; "
         "accepted are Box, Discrete, MultiDiscrete, MultiBinary, Dict and Tuple; a wrapper may change it (env.wrappers)"
     )
+
+
+def check_keys(space: spaces.Dict, path: tuple[str, ...]) -> None:
+    """Refuses two keys that would be one inside: 1 and "1", "a/b" and "a.b"."""
+    keys = sorted(map(named, space.spaces))
+    for key, other in zip(keys, keys[1:], strict=False):
+        if key == other:
+            raise UserError(f"env: the Dict at {'/'.join(path) or 'the top'} has two keys that are both named {key!r}")
+
+
+def action_leaves(space: spaces.Space[Any]) -> list[Leaf]:
+    """The leaves of an action space: every Box is chosen in reals, and rounded only for the environment."""
+    return [leaf._replace(dtype=np.float32) if isinstance(leaf.space, spaces.Box) else leaf for leaf in leaves(space)]
 
 
 def _array_leaf(space: spaces.MultiDiscrete | spaces.MultiBinary | spaces.Box, path: tuple[str, ...]) -> Leaf:
@@ -110,7 +124,7 @@ def fitted(leaf: Leaf, value: Any) -> Any:
     """One leaf's value as it is kept inside: its shape, counted from 0. Refused where it could only be guessed at."""
     array = np.asarray(value)
     at = f" {'/'.join(leaf.path)}" if leaf.path else ""
-    if array.dtype.kind not in "biuf" or (array.dtype.kind == "f" and np.dtype(leaf.dtype).kind != "f"):
+    if array.dtype.kind not in "biuf" or (array.dtype.kind == "f" and np.dtype(leaf.dtype).kind not in "fb"):
         raise MisfitError(
             f"observation{at}: {leaf.space.dtype} was expected, got {array.dtype} ({type(value).__name__})"
         )
@@ -147,7 +161,7 @@ def outward(leaf: Leaf) -> Change:
 def _clipped(space: spaces.Box) -> Change:
     low, high, shape, kind = space.low, space.high, space.shape, space.dtype  # asked for once, not at every step
     assert kind is not None
-    whole = kind.kind in "iu"
+    whole = kind.kind in "biu"
 
     def clipped(array: Array) -> Array:
         within: Array = np.minimum(np.maximum(array, low), high)  # np.clip, at a third of its price
@@ -176,7 +190,7 @@ class Acts:
 
     def __init__(self, space: spaces.Space[Any]) -> None:
         self.space = space
-        self.leaves = leaves(space)
+        self.leaves = action_leaves(space)
         self.changes = [outward(leaf) for leaf in self.leaves]
         self.single = not isinstance(space, (spaces.Dict, spaces.Tuple))
         self.plain = isinstance(space, spaces.Discrete) and space.start == 0  # nothing to convert

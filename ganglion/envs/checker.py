@@ -8,11 +8,12 @@ assert report.passed, report
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import islice
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 
@@ -22,12 +23,15 @@ from ganglion.envs.checks import cost, rows, single, slots
 from ganglion.envs.checks.findings import Broken, Finding, Report, failed, raised, warned
 from ganglion.envs.configs import GymConfig
 from ganglion.envs.gym import GymEnv
-from ganglion.envs.making import find_spec
+from ganglion.envs.making import address, by_name, find_spec
+from ganglion.envs.pool import Pool
+from ganglion.envs.pooled import PoolEnv
 from ganglion.envs.spaces import to_gym
 from ganglion.envs.vector import VectorGymEnv
-from ganglion.errors import UserError
+from ganglion.errors import EnvError, UserError
 
 SLOTS = 3  # of environments that have several
+WORKERS = 2  # with shares of different sizes
 STEPS = 3_000
 SECONDS = 20.0
 ROOM = 256 << 20  # bytes of observations kept
@@ -62,7 +66,19 @@ def check_env(
     limit = (made.spec.max_episode_steps or 0) if made.spec else 0
     with suppress(Exception):  # said later
         made.close()
-    return Report(name, *_gymnasium(env, limit, steps, seed, seconds, lambda: GymEnv(lambda slot: env(), SLOTS, name)))
+    walks = Walks(lambda: GymEnv(lambda slot: env(), SLOTS, name), _own_pool(env, name))
+    return Report(name, *_gymnasium(env, limit, steps, seed, seconds, walks))
+
+
+def _own_pool(made: Callable[[], Any], name: str) -> Callable[[], Env] | None:
+    """Workers for a class or function that they can import."""
+    try:
+        where = address(made, name)
+        if by_name(where) is not made:
+            return None
+    except (UserError, ImportError, AttributeError):
+        return None
+    return lambda: PoolEnv(Pool("ganglion.envs.making:own_slot", {"made": where}, SLOTS, WORKERS, spare=False), name)
 
 
 def _config(cfg: EnvConfig, steps: int, seed: int, seconds: float) -> Report:
@@ -74,7 +90,10 @@ def _config(cfg: EnvConfig, steps: int, seed: int, seconds: float) -> Report:
     spec = find_spec(cfg.registered())
     limit = cfg.time_limit or spec.max_episode_steps or 0
     make = cfg.maker(spec)
-    return Report(name, *_gymnasium(lambda: make(0), limit, steps, seed, seconds, lambda: cfg.build(slots=SLOTS)))
+    here, there = (cfg.model_copy(update={"workers": workers}) for workers in (0, WORKERS))
+    tried = cfg.workers != 0 and cfg.carried(spec)
+    walks = Walks(lambda: here.build(slots=SLOTS), (lambda: there.build(slots=SLOTS)) if tried else None)
+    return Report(name, *_gymnasium(lambda: make(0), limit, steps, seed, seconds, walks))
 
 
 # ------------------------------------------------------------ one gymnasium environment
@@ -90,10 +109,10 @@ class Copies:
     def __call__(self) -> Any:
         try:
             self.made.append(self.make())
-        except UserError:
-            raise
         except Exception as error:
-            raise raised("construct", error, "making it") from error
+            if isinstance(error, UserError) and not isinstance(error, EnvError):
+                raise
+            raise raised("construct", error.__cause__ or error, "making it") from error
         return self.made[-1]
 
     def close(self) -> list[Finding]:
@@ -108,12 +127,19 @@ class Copies:
         return found
 
 
+class Walks(NamedTuple):
+    """How slots of an environment are built: walked by this process, and by workers where that is tried."""
+
+    here: Callable[[], Env]
+    there: Callable[[], Env] | None
+
+
 def _gymnasium(
-    make: Callable[[], Any], limit: int, steps: int, seed: int, seconds: float, build: Callable[[], Env]
+    make: Callable[[], Any], limit: int, steps: int, seed: int, seconds: float, walks: Walks
 ) -> tuple[str, tuple[Finding, ...]]:
     """First as it is, then as slots of the contract."""
     found: list[Finding] = []
-    copies, groups, about = Copies(make), Copies(build), ""
+    copies, groups, about = Copies(make), Copies(walks.here), ""
     try:
         env = copies()
         found.append(single.declared(env))
@@ -131,7 +157,7 @@ def _gymnasium(
         found += [single.seeded(copies, seed, limit, known)] if exact else []
         found.append(single.owned(copies, seed, limit, known, exact))
         if all(finding.verdict != "fail" for finding in found):
-            found += _slots_of(groups, seed, _repeats(pace, seconds, 200) // SLOTS)
+            found += _slots_of(groups, walks.there, seed, _repeats(pace, seconds, 200) // SLOTS)
         del moments, known
         again = single.drive(env, seed + 1, single.Chooser(env.action_space, seed + 1), limit)
         found += [cost.speed(pace), _memory(again, steps, seconds / 3)]
@@ -141,16 +167,15 @@ def _gymnasium(
     return about, (*found, *copies.close())
 
 
-def _slots_of(build: Callable[[], Env], seed: int, count: int) -> list[Finding]:
+def _slots_of(build: Copies, there: Callable[[], Env] | None, seed: int, count: int) -> list[Finding]:
     """The same environment under the contract: only what could differ there."""
     env = build()
     walk = slots.drive(env, seed, slots.Chooser(env.spec.action, env.spec.slots, seed))
     seen = list(islice(walk, count))
-    return [
-        slots.typed(env, seen),
-        slots.accounted(env, seen, env.episodes()),
-        slots.resumable(build, seed, seen),
-    ]
+    found = [slots.typed(env, seen), slots.accounted(env, seen, env.episodes()), slots.resumable(build, seed, seen)]
+    if there is None or sys.platform != "linux":
+        return found
+    return [*found, slots.parallel(there, env, seed, seen)]
 
 
 # ------------------------------------------------------------ an environment of the contract
@@ -220,7 +245,7 @@ def _rows(space: Any, actions: Any, episodes: list[rows.Trace], limit: int) -> l
     found = [observed, rows.finite(space, episodes), rows.rewards(episodes)]
     if observed.verdict != "fail":
         found += [rows.sizes(space, episodes), rows.endings(space, episodes, limit)]
-    masked = rows.masks(episodes, actions)
+    masked = rows.masks(space, episodes, actions)
     return [*found, masked] if masked else found
 
 

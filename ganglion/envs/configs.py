@@ -159,15 +159,30 @@ class GymConfig(ShapedConfig):
         if self.vector or sys.platform != "linux":  # where there are no workers
             return self.model_copy(update={"workers": 0}), ""
         from ganglion.envs.choice import choose, measure, usable_cores
-        from ganglion.envs.making import carried, find_spec
+        from ganglion.envs.faults import told
+        from ganglion.envs.making import find_spec
 
         spec = find_spec(self.registered())
+        if not self.carried(spec):
+            return self.model_copy(update={"workers": 0}), f"{self.id}: a worker could not import it, this process can"
+        try:
+            cost = measure(self.maker(spec))
+        except (Exception, SystemExit) as error:  # told again, like all that goes wrong, where it is walked
+            why = f"{self.id}: no workers, for a trial of it failed: {told(error)}"
+            return self.model_copy(update={"workers": 0}), why
+        choice = choose(cost, self.slots, usable_cores())
+        return self.model_copy(update={"workers": choice.workers}), f"{self.id}: {choice.why}"
+
+    def carried(self, spec: GymSpec) -> bool:
+        """Whether a worker can be told what to make."""
+        from ganglion.envs.making import carried, plain
+
         try:
             carried(spec)
+            plain("env.options", [self.made_with(), self.per_slot])
         except UserError:
-            return self.model_copy(update={"workers": 0}), f"{self.id}: a worker could not import it, this process can"
-        choice = choose(measure(self.maker(spec)), self.slots, usable_cores())
-        return self.model_copy(update={"workers": choice.workers}), f"{self.id}: {choice.why}"
+            return False
+        return True
 
     def maker(self, spec: GymSpec, render: bool = False) -> Make:
         """What makes one slot's environment, in this process."""

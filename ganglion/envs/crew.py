@@ -15,7 +15,7 @@ from ganglion.envs.actionlog import ActionLog
 from ganglion.envs.arrays import Array
 from ganglion.envs.making import plain
 from ganglion.envs.member import LostError, Member
-from ganglion.envs.shared import Block, Form, decode, lay
+from ganglion.envs.shared import Block, Form, decode, lay, outline
 from ganglion.errors import EnvError, UserError
 
 SPIN = 100e-6  # seconds
@@ -100,7 +100,7 @@ class Crew:
 
     def _mapping(self, share: Share) -> dict[str, Any]:
         own = {"do": "map", "index": share.index, "spin": self.spin}
-        return {**own, "slots": self.form.slots, "workers": self.form.workers}
+        return {**own, "slots": self.form.slots, "workers": self.form.workers, "outline": outline(self.form)}
 
     def replace(self, share: Share) -> Member:
         """Another worker for a share whose own has ended: the spare, if it lives; another spare is started."""

@@ -1,17 +1,20 @@
-"""What went wrong in the environments of a run, and how much was lost by it; needs no torch."""
+"""What went wrong in the environments of a run, how it is told, and how much was lost by it; needs no torch."""
 
 from __future__ import annotations
 
 import logging
+import traceback
 from collections import Counter
 from typing import Any
 
-from ganglion.errors import EnvError
+from ganglion.errors import EnvError, UserError
 
 log = logging.getLogger(__name__)
 
 TOLD = 10  # failures that are warned about one by one
 KEPT = 100  # reports held for whoever writes them down
+LONGEST = 300  # characters of a message
+OWN = ("ganglion.envs.slots", "ganglion.envs.arrays", "ganglion.envs.legal")  # what looks at values of environments
 
 
 class Faults:
@@ -70,7 +73,55 @@ class Faults:
 
     def verdict(self) -> str:
         times = f"{self.count} times ({self.kinds_text()})"
-        return f"env.max_failures: {self.name} failed {times}, and {self.most} were allowed."
+        look = f" Look it over: ganglion check {self.name}." if self.name else ""
+        return f"env.max_failures: {self.name} failed {times}, and {self.most} were allowed.{look}"
+
+
+# ------------------------------------------------------------ in words
+
+
+def told(error: BaseException) -> str:
+    """What was raised, in a line of characters that can be shown, however long and strange its message is."""
+    try:
+        text = " ".join(str(error)[: 10 * LONGEST].split())
+    except Exception:
+        text = "its message cannot be shown"
+    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    text = shown if len(shown) <= LONGEST else f"{shown[:LONGEST]}..."
+    kind = type(error).__name__
+    return text if isinstance(error, UserError) else f"{kind}: {text}" if text else kind
+
+
+def place(error: BaseException) -> str:
+    """The line that raised it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else ""
+
+
+def misfit(error: BaseException) -> bool:
+    """Whether an environment returned what nobody can take, or cannot be called as gymnasium says: it was noticed here,
+    not raised by the environment."""
+    names = (frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__))
+    beyond = next((name for name in names if name not in OWN), "numpy")
+    return str(beyond).split(".")[0] == "numpy"
+
+
+def broken(name: str, error: BaseException, when: str) -> EnvError:
+    """Why an environment cannot be used at all."""
+    if misfit(error):
+        return unusable(name, f"{when} does not do what gymnasium says: {told(error)}")
+    return unusable(name, f"{when} raised {told(error)} ({place(error)})")
+
+
+def unusable(name: str, why: str) -> EnvError:
+    """One line that says which environment, why, and what to do."""
+    return EnvError(f"env: {name or 'the environment'}: {why}. Look it over: ganglion check {name or 'ENV'}")
+
+
+def name_of(env: Any) -> str:
+    """What `ganglion check` knows an environment by: its registered id, or its class."""
+    spec, kind = getattr(env, "spec", None), type(getattr(env, "unwrapped", env))
+    return str(spec.id) if spec is not None else f"{kind.__module__}:{kind.__qualname__}"
 
 
 def faults_of(env: Any) -> Faults:

@@ -13,7 +13,7 @@ from gymnasium import spaces
 from ganglion.core import Action, Composite, EnvSpec, Episode, Json, Promise, State, Step
 from ganglion.envs.actionlog import ActionLog, Place
 from ganglion.envs.arrays import MASK, Array, leaves
-from ganglion.envs.faults import Faults
+from ganglion.envs.faults import Faults, unusable
 from ganglion.envs.sheets import Sheets
 from ganglion.envs.slots import Finished, Make, Slots, check_alike, episode_of, mask_size
 from ganglion.envs.spaces import Actions, from_gym, grow, mask_space, send
@@ -149,9 +149,16 @@ class GymEnv:
     def _report(self) -> None:
         """Passes on what went wrong, and which rows were lost by it."""
         failures, self.walk.failures = self.walk.failures, []
-        self.faults.add(failures)
+        self._tell(failures, self.spec.slots)
         lost = torch.from_numpy(self.walk.lost.copy()) if self.walk.hurt else None
         self.faults.seen(None if lost is None else lost.to(self._device), 0 if lost is None else int(lost.sum()))
+
+    def _tell(self, failures: list[dict[str, Any]], slots: int) -> None:
+        """Passes failures on. Where the first step of every slot returned what nobody can take, no other would do."""
+        self.faults.add(failures)
+        first = [f for f in failures if f["kind"] == "value" and f["acting"] and f["episode"] == f["step"] == 0]
+        if len(first) == slots:
+            raise unusable(self.spec.name, f"step() does not do what gymnasium says: {first[0]['error']}")
 
     def _keep(self) -> None:
         """Logs what was done in episodes that have just ended, so that they can be run again."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import gymnasium
 
+from ganglion.envs.faults import broken
 from ganglion.envs.repairs import quieten, repaired
 from ganglion.envs.wrapping import wrapped
 from ganglion.errors import UserError, nearest
@@ -68,7 +69,7 @@ def make_one(spec: GymSpec, options: Mapping[str, Any], render: bool) -> gymnasi
 
 
 def explained(spec: GymSpec, error: Exception) -> Exception:
-    """Why an environment could not be made, where a user can help it; else the error itself."""
+    """Why an environment could not be made, in one message."""
     if isinstance(error, (gymnasium.error.DependencyNotInstalled, ImportError)):
         extra = next((ours for part, ours in EXTRAS.items() if part in str(spec.entry_point)), None)
         remedy = f' Try pip install "ganglion[{extra}]".' if extra else ""
@@ -79,7 +80,7 @@ def explained(spec: GymSpec, error: Exception) -> Exception:
         return UserError(f"env.id: {spec.id}: {error}")
     if isinstance(error, TypeError) and "argument" in str(error):
         return UserError(f"env.options: {str(error).split(' was raised')[0]} ({spec.id})")
-    return error
+    return error if isinstance(error, UserError) else broken(spec.id, error, "making it")
 
 
 # ------------------------------------------------------------ by name, for workers
@@ -101,6 +102,12 @@ def gym_slot(
     return wrapped(make_one(EnvSpec.from_json(spec), options_of(slot, options, per_slot), False), layers)
 
 
+def own_slot(slot: int, made: str) -> gymnasium.Env[Any, Any]:
+    """One slot's environment from a class or function that needs to be told nothing."""
+    env: gymnasium.Env[Any, Any] = by_name(made)()
+    return env
+
+
 def options_of(slot: int, options: Mapping[str, Any], per_slot: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """What one slot's environment is made with."""
     return {**options, **(per_slot[slot % len(per_slot)] if per_slot else {})}
@@ -111,18 +118,23 @@ def carried(spec: GymSpec) -> str:
     spec = copy.deepcopy(spec)
     entry = spec.entry_point
     if callable(entry):
-        module, name = getattr(entry, "__module__", "__main__"), getattr(entry, "__qualname__", "<locals>")
-        if module == "__main__" or "<" in name:
-            raise UserError(
-                f"env.workers: {spec.id} is made by {name} of {module}, which a worker cannot import. Put it at "
-                'the top level of a module and register it by entry_point="module:Class", or set env.workers to 0.'
-            )
-        spec.entry_point = f"{module}:{name}"
+        spec.entry_point = address(entry, spec.id)
     spec.vector_entry_point = None
     try:
         return spec.to_json()
     except Exception as error:
         raise UserError(f"env.workers: the registration of {spec.id} cannot be sent to a worker ({error})") from error
+
+
+def address(made: Any, name: str) -> str:
+    """The "module:name" of a class or function that makes an environment."""
+    module, own = getattr(made, "__module__", "__main__"), getattr(made, "__qualname__", "<locals>")
+    if module == "__main__" or "<" in own:
+        raise UserError(
+            f"env.workers: {name} is made by {own} of {module}, which a worker cannot import. Put it at "
+            'the top level of a module and register it by entry_point="module:Class", or set env.workers to 0.'
+        )
+    return f"{module}:{own}"
 
 
 def plain(name: str, value: Any) -> Any:

@@ -96,7 +96,7 @@ class Member:
         except ValueError:  # it died in the middle of a message
             raise self.death() from None
         if "error" in message:
-            raise UserError(message["user"]) if message["user"] else EnvError(f"env: {message['traceback']}")
+            raise (UserError if message["user"] else EnvError)(message["error"])
         return message
 
     def doze(self, milliseconds: float) -> None:

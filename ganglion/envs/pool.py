@@ -311,8 +311,8 @@ class Pool:
 
     def _tell_place(self, share: Share, place: Place) -> None:
         message = {**place._asdict(), "do": "bring"}
-        columns = message.pop("columns")
-        payload = b"".join(np.ascontiguousarray(column).tobytes() for column in columns)
+        pairs = zip(message.pop("columns"), self._block.actions, strict=True)
+        payload = b"".join(column.astype(shared.dtype).tobytes() for column, shared in pairs)
         self.crew.members[share.index].tell(message, payload)
 
     # ------------------------------------------------------------ what goes wrong

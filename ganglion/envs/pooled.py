@@ -65,7 +65,7 @@ class PoolEnv(GymEnv):
         pool = self.pool
         pool.recv(workers=self.workers_of(half))
         failures, pool.failures = pool.failures, []
-        self.faults.add(failures)
+        self._tell(failures, len(pool.reward[self.rows_of(half)]))
         if self.log_every and pool.finished:
             self._keep()
         seen = part(pool, self.rows_of(half))

@@ -1,18 +1,20 @@
 """The block of memory that a pool and its workers share: what lies where, and spaces as JSON; numpy only.
 
-Every process works the layout out for itself from the spaces; nothing about it travels.
+Every process works the layout out for itself from the spaces; the pool's travels as an outline, by which a worker
+whose own is another is refused.
 """
 
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
+from itertools import zip_longest
 from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium import spaces
 
-from ganglion.envs.arrays import Array, leaves
+from ganglion.envs.arrays import Array, Leaf, action_leaves, leaves, named
 from ganglion.envs.slots import Views, part
 from ganglion.errors import UserError
 
@@ -63,15 +65,15 @@ def lay(form: Form, memory: Any = None) -> tuple[Block | None, int]:
         start, end = end, end + -(-prod(shape) * np.dtype(dtype).itemsize // LINE) * LINE
         return np.zeros(0) if memory is None else np.ndarray(shape, dtype, memory, start)
 
-    def each(space: spaces.Space[Any]) -> list[Array]:
-        return [place((slots, *leaf.shape), leaf.dtype) for leaf in leaves(space)]
+    def each(parts: list[Leaf]) -> list[Array]:
+        return [place((slots, *leaf.shape), leaf.dtype) for leaf in parts]
 
     block = Block(
-        each(form.obs),
+        each(leaves(form.obs)),
         place((slots, form.masked), np.bool_),
         place((slots,), np.float64),
         place((5, slots), np.bool_),
-        each(form.action),
+        each(action_leaves(form.action)),
         place((workers,), np.int64),
         place((workers,), np.int64),
         place((workers,), np.int64),
@@ -85,6 +87,23 @@ def lay(form: Form, memory: Any = None) -> tuple[Block | None, int]:
     return (None if memory is None else block), max(end, LINE)
 
 
+def outline(form: Form) -> dict[str, list[Any]]:
+    """What lies where, in plain values: each leaf's path, shape and dtype, in their order."""
+    parts = {"observation": leaves(form.obs), "action": action_leaves(form.action)}
+    return {name: [[list(x.path), list(x.shape), np.dtype(x.dtype).name] for x in own] for name, own in parts.items()}
+
+
+def check_outline(first: int, ours: dict[str, list[Any]], pools: dict[str, list[Any]]) -> None:
+    """Refuses a worker that would read and write another leaf than the pool means."""
+    for name, own in ours.items():
+        if own != pools[name]:
+            a, b = next(pair for pair in zip_longest(own, pools[name]) if pair[0] != pair[1])
+            raise UserError(
+                f"env: the {name} space of slot {first} is laid out otherwise than the pool's: {a} in place of {b}. "
+                "Every environment that is made should declare the same spaces, keys in the same order."
+            )
+
+
 # ------------------------------------------------------------ spaces as JSON
 
 
@@ -92,7 +111,7 @@ def encode(space: spaces.Space[Any]) -> dict[str, Any]:
     """A space in plain values."""
     match space:
         case spaces.Dict():
-            return {"dict": [[key, encode(part)] for key, part in space.spaces.items()]}
+            return {"dict": [[named(key), encode(part)] for key, part in space.spaces.items()]}
         case spaces.Tuple():
             return {"tuple": [encode(part) for part in space.spaces]}
         case spaces.Discrete():
@@ -112,7 +131,7 @@ def decode(plain: dict[str, Any]) -> spaces.Space[Any]:
     ((kind, value),) = plain.items()
     match kind:
         case "dict":
-            return spaces.Dict({key: decode(part) for key, part in value})
+            return spaces.Dict([(key, decode(part)) for key, part in value])  # pairs keep their order; a dict is sorted
         case "tuple":
             return spaces.Tuple([decode(part) for part in value])
         case "discrete":

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from itertools import islice, takewhile
 from math import isfinite
 from typing import Any, Literal, NamedTuple
@@ -15,12 +15,15 @@ import numpy as np
 
 from ganglion.envs.actionlog import ActionLog, Place
 from ganglion.envs.arrays import MASK, Acts, Array, MisfitError, batch, leaves
+from ganglion.envs.faults import broken, misfit, name_of, told
+from ganglion.envs.legal import entries
 from ganglion.envs.repairs import trusting
 from ganglion.envs.seeds import episode_seed
 from ganglion.errors import UserError
 
 Finished = tuple[int, float, int, dict[str, float]]  # slot, total, length, info: what becomes a core.Episode
 Make = Callable[[int], gymnasium.Env[Any, Any]]  # a slot of the run -> its environment
+LONG = 20_000  # characters of a traceback
 GOES_ON = "_goes_on"  # in the info of an ending: the game is not over (a life was lost), the next reset continues it
 
 
@@ -104,10 +107,12 @@ class Slots:
         self.failures = []
         self.cut = set()
         self._clear()
-        for slot in range(len(self.envs)):
-            self.begin(slot, 0)
+        for slot, env in enumerate(self.envs):
+            with first_call(env):
+                self.begin(slot, 0)
         for slot in self._unreal():
-            raise MisfitError(f"the first observation of slot {self.first + slot} is not finite")
+            with first_call(self.envs[slot]):
+                raise MisfitError(f"the first observation of slot {self.first + slot} is not finite")
 
     def step(self, actions: Sequence[Any]) -> None:
         """Acts in every slot, or resets it where its episode has ended."""
@@ -215,7 +220,7 @@ class Slots:
                         self.begin(slot, self.episode[slot] + 1)
                     continue
                 obs, reward, terminated, truncated, info = steps[slot](action)
-                worth = float(reward)
+                worth, over = float(reward), terminated or truncated  # what these refuse has not been counted
                 if worth - worth != 0.0:  # NaN or infinite
                     raise MisfitError(f"the reward is {worth}")
                 try:
@@ -231,7 +236,7 @@ class Slots:
                     if masked:
                         self._take_mask(slot, info)
                     add_numbers(self.info[slot], info)
-                if terminated or truncated or length >= limit:
+                if over or length >= limit:
                     self._end(slot, bool(terminated), bool(truncated) or length >= limit, GOES_ON in info)
                 rewards[slot] = worth
             except Exception as error:
@@ -283,9 +288,9 @@ class Slots:
         """Reports, cuts the episode, and has the environment made again."""
         at = self.first + slot
         failure = episode_of(self.seed, at, self.episode[slot], self.length[slot], not self.ended[slot])
-        failure["kind"] = "value" if isinstance(error, MisfitError) else "raise"
-        failure["error"] = f"{type(error).__name__}: {error}"
-        failure["traceback"] = "".join(traceback.format_exception(error))
+        failure["kind"] = "value" if misfit(error) else "raise"
+        failure["error"] = told(error)
+        failure["traceback"] = "".join(traceback.format_exception(error))[:LONG]
         self.failures.append(failure)
         self._end_cut(slot)
         if self.make is not None:
@@ -326,18 +331,32 @@ class Slots:
 def check_alike(slot: int, env: gymnasium.Env[Any, Any], first: gymnasium.Env[Any, Any]) -> None:
     """Refuses slots whose spaces differ: they share arrays, and one model."""
     for name in ("observation_space", "action_space"):
-        if getattr(env, name) != getattr(first, name):
-            differ = f"slot {slot} has {getattr(env, name)}, slot 0 {getattr(first, name)}"
+        own, firsts = getattr(env, name), getattr(first, name)
+        if own != firsts or [leaf.path for leaf in leaves(own)] != [leaf.path for leaf in leaves(firsts)]:
+            differ = f"slot {slot} has {own}, slot 0 {firsts}"
             raise UserError(f"env.per_slot: all slots need the same {name}: {differ}")
+
+
+@contextmanager
+def first_call(env: gymnasium.Env[Any, Any]) -> Iterator[None]:
+    """What goes wrong before there is an episode to cut: one line that names the environment."""
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        if isinstance(error, UserError) and not isinstance(error, MisfitError):
+            raise
+        raise broken(name_of(env), error, "reset()") from error
 
 
 def mask_size(env: gymnasium.Env[Any, Any], masks: bool | Literal["auto"]) -> int:
     """How many actions info's mask covers; 0 when there is none."""
     if not masks:
         return 0
-    _, info = env.reset(seed=0)
-    if MASK in info:
-        return int(np.size(info[MASK]))
+    with first_call(env):
+        _, info = env.reset(seed=0)
+        given = MASK in info
+    if given:
+        return entries(info[MASK])
     if masks is True:
         raise UserError(f"env.masks: reset() gave no info[{MASK!r}]")
     return 0

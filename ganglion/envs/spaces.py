@@ -43,9 +43,12 @@ def from_gym(space: spaces.Space[Any]) -> Space:
 
 def _mask(space: spaces.Space[Any]) -> Space:
     """A mask, or one for each of some parts of an action."""
-    if isinstance(space, spaces.Dict):
-        return Composite({named(k): _mask(part) for k, part in space.spaces.items()})
-    return mask_space(int(np.prod(space.shape or ())))
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        items = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
+        return Composite({named(k): _mask(part) for k, part in items})
+    if not isinstance(space, spaces.Box | spaces.MultiBinary | spaces.MultiDiscrete):
+        raise UserError(f"env: {MASK} is {space}; accepted are MultiBinary, Box, and a Dict or Tuple of these")
+    return mask_space(int(np.prod(space.shape)))
 
 
 def _bound(bound: Array) -> tuple[float, ...]:
@@ -72,7 +75,7 @@ def to_gym(space: Space) -> spaces.Space[Any]:
         case MultiBinary(n):
             return spaces.MultiBinary(n)
         case Composite(items):
-            return spaces.Dict({key: to_gym(part) for key, part in items.items()})
+            return spaces.Dict([(key, to_gym(part)) for key, part in items.items()])  # pairs keep their order
 
 
 def _spread(bound: tuple[float, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -116,7 +119,7 @@ class Actions(Acts):
         """The action's leaves, [B, ...] each, in memory of their own: what a log keeps."""
         if self.plain:
             return [self.numbers(action)]
-        return [_copy(_pick(action, leaf.path)) for leaf in self.leaves]
+        return [_host(_pick(action, leaf.path)).astype(leaf.dtype) for leaf in self.leaves]
 
     def ready(self, action: Action) -> Any:
         """A tensor or tree of them as a vector environment takes it, in memory of its own."""
@@ -136,10 +139,6 @@ class Actions(Acts):
     def batched(self, columns: Sequence[Array]) -> Any:
         """One action for all slots, as a vector environment takes it."""
         return _regrow(self.space, iter(self.outward(columns)))
-
-
-def _copy(tensor: Tensor) -> Array:
-    return _host(tensor).copy()
 
 
 def _host(tensor: Tensor) -> Array:

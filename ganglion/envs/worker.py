@@ -24,11 +24,12 @@ from typing import Any
 import numpy as np
 
 from ganglion.envs.actionlog import Place
-from ganglion.envs.arrays import Array, leaves
+from ganglion.envs.arrays import Array, action_leaves
+from ganglion.envs.faults import place, told
 from ganglion.envs.making import by_name
-from ganglion.envs.shared import INFO, Block, Form, encode, lay
+from ganglion.envs.shared import INFO, Block, Form, check_outline, encode, lay, outline
 from ganglion.envs.slots import Finished, Make, Slots, check_alike, mask_size
-from ganglion.errors import UserError
+from ganglion.errors import EnvError, UserError
 
 WAKE, MESSAGE = b".", b"m"
 NAP = 50  # milliseconds of sleep after which a byte that went astray is no longer missed
@@ -123,9 +124,9 @@ class Worker:
         try:
             answer = getattr(self, f"on_{message.pop('do')}")(message, payload)
         except Exception as error:
-            user = str(error) if isinstance(error, UserError) else None
-            why = f"{type(error).__name__}: {error}"
-            answer = {"user": user, "error": why, "traceback": traceback.format_exc()}
+            known = isinstance(error, UserError)
+            text = str(error) if known else f"env: {told(error)} ({place(error)})"
+            answer = {"error": text, "user": known and not isinstance(error, EnvError)}
         push(self.out, frame(answer))
 
     def step(self) -> None:
@@ -188,6 +189,7 @@ class Worker:
         self.index, self.spin = message["index"], message["spin"]
         one, count = self.envs[0], len(self.envs)
         form = Form(one.observation_space, one.action_space, self.masked, message["slots"], message["workers"])
+        check_outline(self.first, outline(form), message["outline"])
         _, size = lay(form)
         block, _ = lay(form, mmap.mmap(self.file, size))
         assert block is not None
@@ -209,7 +211,7 @@ class Worker:
         """Brings the slots to where they were, by replaying their actions."""
         columns, start = [], 0
         rows = sum(message["counts"])
-        for leaf in leaves(self.envs[0].action_space):
+        for leaf in action_leaves(self.envs[0].action_space):
             dtype, shape = np.dtype(leaf.dtype), (rows, *leaf.shape)
             size = dtype.itemsize * int(np.prod(shape))
             columns.append(np.frombuffer(payload[start : start + size], dtype).reshape(shape).copy())

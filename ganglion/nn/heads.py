@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ganglion.core import Box, Composite, Discrete, EnvSpec, MultiBinary, MultiDiscrete, Space
+from ganglion.core import Box, Composite, Discrete, EnvSpec, MultiBinary, MultiDiscrete, Space, mask_misfit
 from ganglion.errors import UserError
 from ganglion.nn import wide
 from ganglion.nn.layers import MLP, Init, Last, Linears, head
@@ -50,23 +50,12 @@ def parts(space: Space) -> list[Space]:
 def check_mask(spec: EnvSpec) -> None:
     """Refuses an action mask that does not fit the actions: it would be ignored, or fail in the middle of a run."""
     if isinstance(spec.obs, Composite) and "action_mask" in spec.obs.items:
-        _check_mask(spec.obs.items["action_mask"], spec.action, spec.name)
-
-
-def _check_mask(mask: Space, action: Space, name: str) -> None:
-    if isinstance(mask, Composite) and isinstance(action, Composite) and mask.items.keys() <= action.items.keys():
-        for key, part in mask.items.items():
-            _check_mask(part, action.items[key], name)
-        return
-    if isinstance(action, Composite):
-        wanted = f"a Dict of masks, of any of the parts {', '.join(action.items)}"
-    elif isinstance(action, Discrete | MultiDiscrete):
-        wanted = f"{outputs(action)} numbers, one per choice"
-        if isinstance(mask, Box | MultiBinary) and outputs(mask) == outputs(action):
-            return
-    else:
-        wanted = f"absent: {type(action).__name__} actions have no mask"
-    raise UserError(f"env: the action_mask of {name} is {mask}, but for its actions it should be {wanted}.")
+        mask = spec.obs.items["action_mask"]
+        wanted = mask_misfit(mask, spec.action)
+        if wanted:
+            raise UserError(
+                f"env: the action_mask of {spec.name} is {mask}, but for its actions it should be {wanted}."
+            )
 
 
 class PolicyHead(nn.Module):

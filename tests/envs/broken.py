@@ -1,17 +1,14 @@
-"""A zoo of environments, each with one fault, and the verdict that should name it."""
+"""A zoo of environments, each with one fault, and the verdict that should name it; a worker has them without torch."""
 
 from __future__ import annotations
 
 import random
+import sys
 from typing import Any
 
 import gymnasium
 import numpy as np
-import torch
 from gymnasium import spaces
-
-from ganglion.core import Box, Discrete, Step
-from ganglion.envs.world import TorchEnv
 
 Result = tuple[Any, dict[str, Any]]
 
@@ -343,6 +340,19 @@ class LostMask(Masked):
         return {"action_mask": self.mask()} if self.t % 3 == 0 else {}
 
 
+class OtherInWorkers(Sound):
+    """Knows where it is: what is drawn from a process's own is drawn otherwise by each."""
+
+    def seen(self) -> Any:
+        return super().seen() / (2 if sys.argv[0].endswith("worker.py") else 1)
+
+
+class NotInWorkers(Sound):
+    def __init__(self) -> None:
+        if sys.argv[0].endswith("worker.py"):
+            raise OSError("one licence, one process")
+
+
 # Each with the finding that should name it and a word of what should be said.
 BROKEN: list[tuple[Any, str, str, str]] = [
     (NoSpace, "fail", "spaces", "observation_space is NoneType"),
@@ -383,103 +393,10 @@ BROKEN: list[tuple[Any, str, str, str]] = [
     (SameInfo, "warn", "info", "the same dict"),
     (NumberedInfo, "fail", "info", "no text: 3"),
     (Leaks, "fail", "memory", "grows by"),
-    (ShortMask, "fail", "mask", "1 entries for 2 actions"),
+    (ShortMask, "fail", "mask", "1 entries for Discrete(2)"),
     (EmptyMask, "fail", "mask", "allow no action"),
     (CountsInMask, "fail", "mask", "other than 0 and 1"),
     (LostMask, "fail", "mask", "have none"),
-]
-
-
-# ------------------------------------------------------------ of the contract
-
-
-class Line(TorchEnv):
-    """The same walk, made of tensors; nothing is wrong with it."""
-
-    size, starts, draws, limit = 1, 1, 1, 40
-
-    def __init__(self, slots: int = 3) -> None:
-        self.obs_space, self.action_space = Box((1,), low=(-5.0,), high=(5.0,)), Discrete(2)
-        super().__init__(slots, "line")
-
-    def first(self, dice: torch.Tensor) -> torch.Tensor:
-        return dice - 0.5
-
-    def advance(self, world: torch.Tensor, action: torch.Tensor, dice: torch.Tensor) -> Any:
-        moved = world + (action * 2 - 1).unsqueeze(-1) * dice
-        return moved, moved.squeeze(-1), moved.squeeze(-1).abs() > 3
-
-    def observe(self, world: torch.Tensor) -> torch.Tensor:
-        return world.to(torch.float32)
-
-
-class LineDtype(Line):
-    def observe(self, world: torch.Tensor) -> torch.Tensor:
-        return world
-
-
-class LineShape(Line):
-    def observe(self, world: torch.Tensor) -> torch.Tensor:
-        return world.to(torch.float32).squeeze(-1)
-
-
-class LineAlias(Line):
-    def __init__(self, slots: int = 3) -> None:
-        self.kept = torch.zeros(slots, 1)
-        super().__init__(slots)
-
-    def observe(self, world: torch.Tensor) -> torch.Tensor:
-        return self.kept.copy_(world)
-
-
-class LineUnseeded(Line):
-    def observe(self, world: torch.Tensor) -> torch.Tensor:
-        return world.to(torch.float32) + 0.01 * torch.rand(1)
-
-
-class LineForgets(Line):
-    """Its tensor is no part of its state."""
-
-    tired = 0.0
-
-    def reset(self, seed: int) -> Step:
-        self.tired = 0.0
-        return super().reset(seed)
-
-    def observe(self, world: torch.Tensor) -> torch.Tensor:
-        self.tired = min(self.tired + 1e-3, 1.0)
-        return world.to(torch.float32) + self.tired
-
-
-class LineNeverDead(Line):
-    """Claims that rows after an ending can be learned from."""
-
-    def step(self, action: Any) -> Step:
-        step = super().step(action)
-        return step._replace(valid=torch.ones_like(step.valid))
-
-
-class LineActsWhenDead(Line):
-    """Lets the action after an ending push the next start."""
-
-    def step(self, action: Any) -> Step:
-        ended, step = self.ended.clone(), super().step(action)
-        self.world += (ended * action).unsqueeze(-1) * 0.1
-        return step._replace(obs=self.observe(self.world))
-
-
-class LineUncounted(Line):
-    def episodes(self) -> Any:
-        return super().episodes()[::2]
-
-
-CONTRACT: list[tuple[Any, str, str, str]] = [
-    (LineDtype, "fail", "rows", "should be float32, got float64"),
-    (LineShape, "fail", "rows", "shape [3, 1]"),
-    (LineAlias, "fail", "aliasing", "change at the next call"),
-    (LineUnseeded, "fail", "repeats", "another copy"),
-    (LineForgets, "fail", "resume", "state is promised"),
-    (LineNeverDead, "fail", "autoreset", "valid should be false"),
-    (LineActsWhenDead, "fail", "autoreset", "action after an ending"),
-    (LineUncounted, "fail", "episodes", "episodes() gave"),
+    (OtherInWorkers, "fail", "workers", "not those of this process at step 0"),
+    (NotInWorkers, "fail", "workers", "OSError: one licence, one process"),
 ]

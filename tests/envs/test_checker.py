@@ -13,7 +13,7 @@ from ganglion.cli import main
 from ganglion.envs import GymConfig, ToyConfig
 from ganglion.envs.checks import cost
 from ganglion.envs.checks.rows import problem
-from tests.envs import broken
+from tests.envs import broken, broken_tensors
 
 STEPS = 400
 ROOT = Path(__file__).parents[2]
@@ -26,7 +26,7 @@ FOLLOWS = {  # what cannot but follow from a fault
 }
 
 
-@pytest.mark.parametrize("case", broken.BROKEN + broken.CONTRACT, ids=lambda case: case[0].__name__)
+@pytest.mark.parametrize("case", broken.BROKEN + broken_tensors.CONTRACT, ids=lambda case: case[0].__name__)
 def test_each_fault_is_named_and_no_other(case: tuple[Any, str, str, str]) -> None:
     world, verdict, name, word = case
     report = ganglion.check_env(world, steps=STEPS)
@@ -40,7 +40,7 @@ def test_each_fault_is_named_and_no_other(case: tuple[Any, str, str, str]) -> No
 
 
 def test_a_sound_environment_of_your_own() -> None:
-    for world in (broken.Sound, broken.Masked, broken.Line):
+    for world in (broken.Sound, broken.Masked, broken_tensors.Line):
         report = ganglion.check_env(world, steps=STEPS)
         assert not report.of("warn") and not report.of("fail"), report
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import traceback
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
+
+from ganglion.envs.faults import place, told
 
 Verdict = Literal["pass", "warn", "fail"]
 
@@ -63,11 +64,7 @@ def failed(name: str, seen: str, fix: str) -> Finding:
 
 def raised(name: str, error: BaseException, when: str) -> Broken:
     """What an environment raised, and the line of its own that did."""
-    last = traceback.extract_tb(error.__traceback__)[-1]
-    said = str(error).strip().splitlines()
-    what = f"{type(error).__name__}: {said[0][:200]}" if said else type(error).__name__
-    place = f"{last.filename}, line {last.lineno}"
-    return Broken(failed(name, f"{when} raised {what}.", f"see {place}."))
+    return Broken(failed(name, f"{when} raised {told(error)}.", f"see {place(error)}."))
 
 
 def short(value: object) -> str:

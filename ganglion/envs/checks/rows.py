@@ -9,8 +9,12 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from ganglion.core import Box, Composite, mask_misfit
 from ganglion.envs.arrays import MASK, Array, flatten
 from ganglion.envs.checks.findings import Finding, failed, number, passed, short, warned
+from ganglion.envs.legal import choices, entries
+from ganglion.envs.spaces import from_gym, mask_space
+from ganglion.errors import UserError
 
 FEW = 5  # episodes below which lengths and endings say nothing
 LONG = 10  # steps: shorter episodes of one length are games of one length, not a time limit
@@ -21,7 +25,7 @@ class Trace:
     """One episode: an observation more than rewards; `mask` of each observation where actions can be illegal."""
 
     obs: list[Any] = field(default_factory=list)
-    masks: list[Array | None] = field(default_factory=list)
+    masks: list[Any] = field(default_factory=list)  # arrays, or trees of them; None where a row has none
     rewards: list[Any] = field(default_factory=list)
     terminated: bool = False
     truncated: bool = False
@@ -257,8 +261,8 @@ def _vector(space: spaces.Space[Any], obs: Any) -> Array:
 # ------------------------------------------------------------ masks
 
 
-def masks(traces: Sequence[Trace], actions: spaces.Space[Any]) -> Finding | None:
-    """Whether action masks have the right length and leave something to do; None where there are none."""
+def masks(space: spaces.Space[Any], traces: Sequence[Trace], actions: spaces.Space[Any]) -> Finding | None:
+    """Whether action masks fit the actions and leave something to do; None where there are none."""
     rows = [(mask, last) for t in traces for mask, last in zip(t.masks, [False] * (len(t.masks) - 1) + [t.ended])]
     if not any(mask is not None for mask, _ in rows):
         return None
@@ -267,15 +271,26 @@ def masks(traces: Sequence[Trace], actions: spaces.Space[Any]) -> Finding | None
         return failed(
             "mask", f"{missing:,} rows of {len(rows):,} have none.", f"give {MASK!r} at every reset and step."
         )
-    given = [(np.ravel(mask), last) for mask, last in rows if mask is not None]
-    n = int(actions.n) if isinstance(actions, spaces.Discrete) else None
-    if n is not None and any(mask.size != n for mask, _ in given):
-        size = next(mask.size for mask, _ in given if mask.size != n)
-        return failed("mask", f"{size} entries for {n} actions.", f"give {n}, true where an action is legal.")
-    if any(not np.isin(mask, (0, 1)).all() for mask, _ in given):
+    given = [(mask, last) for mask, last in rows if mask is not None]
+    wrong = next(filter(None, (unfit(space, actions, mask) for mask, _ in given)), None)
+    if wrong:
+        return failed("mask", *wrong)
+    if any(not np.isin(choice, (0, 1)).all() for mask, _ in given for choice in choices(actions, mask)):
         return failed("mask", "entries other than 0 and 1.", "give booleans.")
-    empty = sum(not mask.any() and not last for mask, last in given)
+    empty = sum(not last and not all(choice.any() for choice in choices(actions, mask)) for mask, last in given)
     if empty:
         return failed("mask", f"{empty:,} rows allow no action.", "end the episode there, or allow one (a pass).")
-    share = float(np.mean([mask.mean() for mask, _ in given]))
-    return passed("mask", f"{share:.0%} of actions legal on average, never none.")
+    shares = [choice.mean() for mask, _ in given for choice in choices(actions, mask)]
+    return passed("mask", f"{float(np.mean(shares)):.0%} of actions legal on average, never none.")
+
+
+def unfit(space: spaces.Space[Any], actions: spaces.Space[Any], mask: Any) -> tuple[str, str] | None:
+    """Why training would refuse a mask, and its fix: by what its space says, or as one array of info."""
+    seen = from_gym(space)
+    try:
+        told = seen.items[MASK] if isinstance(seen, Composite) and MASK in seen.items else mask_space(entries(mask))
+    except UserError as error:
+        return f"{str(error).removeprefix('env: ')}.", f"give {MASK!r} as a part of the observation."
+    wanted = mask_misfit(told, from_gym(actions))
+    size = f"{told.size} entries" if isinstance(told, Box) else "a mask for each of several parts"
+    return (f"{size} for {short(actions)}.", f"it should be {wanted}.") if wanted else None

@@ -13,11 +13,13 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from ganglion.envs.arrays import MASK, Array, leaves
+from ganglion.envs import legal
+from ganglion.envs.arrays import leaves
 from ganglion.envs.checks import cost
 from ganglion.envs.checks.findings import Broken, Finding, failed, number, passed, raised, short, warned
 from ganglion.envs.checks.rows import Trace
 from ganglion.envs.seeds import episode_seed
+from ganglion.envs.spaces import from_gym
 from ganglion.errors import UserError
 
 World = gymnasium.Env[Any, Any]
@@ -54,24 +56,11 @@ class Chooser:
         self.dice = np.random.default_rng(seed)
 
     def __call__(self, before: Moment) -> Any:
-        mask = mask_of(before.obs, before.info)
-        if isinstance(self.space, spaces.Discrete) and mask is not None and np.size(mask) == self.space.n:
-            legal = np.flatnonzero(np.ravel(mask))
-            if legal.size:
-                return self.space.start + self.dice.choice(legal)
         if isinstance(self.space, spaces.Box) and self.dice.random() < 0.125:
             corner = self.space.low if self.dice.random() < 0.5 else self.space.high
             if np.isfinite(corner).all():
                 return corner.copy()
-        return self.space.sample()
-
-
-def mask_of(obs: Any, info: Any) -> Array | None:
-    """The action mask of a row, wherever it is."""
-    for place in (obs, info):
-        if isinstance(place, dict) and place.get(MASK) is not None and not isinstance(place[MASK], dict):
-            return np.asarray(place[MASK])
-    return None
+        return legal.sample(self.space, legal.mask_of(before.obs, before.info), self.dice)
 
 
 def replayed(moments: Sequence[Moment]) -> Choose:
@@ -172,7 +161,7 @@ def traces(moments: Sequence[Moment]) -> list[Trace]:
         else:
             found[-1].rewards.append(m.reward)
         found[-1].obs.append(m.obs)
-        found[-1].masks.append(mask_of(m.obs, m.info))
+        found[-1].masks.append(legal.mask_of(m.obs, m.info))
         found[-1].terminated, found[-1].truncated, found[-1].limited = m.terminated, m.truncated, m.limited
     return found
 
@@ -190,6 +179,7 @@ def declared(env: World) -> Finding:
             raise Broken(failed("spaces", seen, f"set self.{name} = gymnasium.spaces.... in __init__()."))
         try:
             parts = leaves(space)
+            from_gym(space)  # which refuses some masks
         except UserError as error:
             seen = str(error).removeprefix("env: ")
             raise Broken(failed("spaces", f"{seen}.", "compose the space of those.")) from error

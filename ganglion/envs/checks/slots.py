@@ -13,11 +13,14 @@ from gymnasium import spaces
 from torch import Tensor
 
 from ganglion.core import Action, Composite, Env, Obs, Space, State, Step
+from ganglion.envs import legal
 from ganglion.envs.arrays import MASK, Array
 from ganglion.envs.checks import cost
 from ganglion.envs.checks.findings import Broken, Finding, failed, passed, raised, short, warned
 from ganglion.envs.checks.rows import Trace
+from ganglion.envs.faults import faults_of
 from ganglion.envs.spaces import DTYPES, to_gym
+from ganglion.errors import UserError
 
 Build = Callable[[], Env]
 CONTRACT = "docs/environments.md, The contract."
@@ -46,12 +49,9 @@ class Chooser:
         self.dice = np.random.default_rng(seed)
 
     def __call__(self, before: Step) -> Action:
-        rows = [self.space.sample() for _ in range(self.slots)]
         mask = before.obs.get(MASK) if isinstance(before.obs, dict) else None
-        if isinstance(self.space, spaces.Discrete) and isinstance(mask, Tensor) and mask.shape[-1] == self.space.n:
-            for slot, legal in enumerate(mask.cpu().numpy()):
-                if legal.any():
-                    rows[slot] = self.dice.choice(np.flatnonzero(legal))
+        masks = [None if mask is None else mapped_rows(mask, slot) for slot in range(self.slots)]
+        rows = [legal.sample(self.space, mask, self.dice) for mask in masks]
         return stacked(rows)
 
 
@@ -203,7 +203,7 @@ def _of_slot(seen: Sequence[Seen], slot: int) -> list[Trace]:
             found[-1].terminated = bool(s.step.terminated[slot])
             found[-1].truncated = bool(s.step.truncated[slot])
         found[-1].obs.append(obs)
-        found[-1].masks.append(obs[MASK] if isinstance(obs, dict) and isinstance(obs.get(MASK), np.ndarray) else None)
+        found[-1].masks.append(legal.mask_of(obs, None))
         live = bool(s.step.valid[slot])
     return found
 
@@ -321,3 +321,38 @@ def resumable(build: Build, seed: int, known: Sequence[Seen]) -> Finding:
         seen_now = f"{env.promise} is promised, but {wrong} steps after restore() the rows differ."
         return failed("resume", seen_now, "save all that changes in state(); for gymnasium: env.resume=restart.")
     return passed("resume", f"{env.promise}: a saved run goes on exactly.")
+
+
+# ------------------------------------------------------------ workers
+
+
+def parallel(build: Build, here: Env, seed: int, known: Sequence[Seen]) -> Finding:
+    """Whether worker processes show what this one does, leaf by leaf."""
+    try:
+        there = build()
+    except UserError as error:
+        return failed("workers", f"they could not be started: {str(error).removeprefix('env: ')}.", ALIKE)
+    try:
+        if [outline(s) for s in (there.spec.obs, there.spec.action)] != [
+            outline(here.spec.obs),
+            outline(here.spec.action),
+        ]:
+            return failed("workers", "spaces have other parts there, or in another order.", ALIKE)
+        at = different(drive(there, seed, replayed(known)), known)
+        failures = faults_of(there).fresh
+        if at or failures:
+            why = f": {failures[0]['error']}" if failures else ""
+            return failed("workers", f"rows of a worker are not those of this process {at}{why}.", ALIKE)
+    except Broken as broken:
+        return failed("workers", broken.finding.seen, broken.finding.fix)
+    finally:
+        there.close()
+    return passed("workers", f"{len(known)} steps the same in worker processes.")
+
+
+ALIKE = "let nothing depend on the process: globals, hash(), ids, the time; until then env.workers=0."
+
+
+def outline(space: Space) -> Any:
+    """A space with the order of its parts."""
+    return [(key, outline(part)) for key, part in space.items.items()] if isinstance(space, Composite) else space
