@@ -130,6 +130,11 @@ def doomed(slot: int) -> Doomed:
     return Doomed(slot)
 
 
+def stillborn(slot: int) -> Counting:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return Counting(slot)
+
+
 def two_sizes(slot: int) -> TwoSizes:
     return TwoSizes(slot)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from ganglion.core import Row
 from ganglion.errors import EnvError
 from ganglion.record.checkpoint import Checkpoints
 from ganglion.runtime.run import Run
+from tests.envs.test_pool_faults import Killing
 
 PPO = {"kind": "ppo", "horizon": 16, "net": {"hidden": [16]}}
 
@@ -73,6 +76,25 @@ def test_too_many_stop_a_run_that_is_saved(workers: int, tmp_path: Path) -> None
     assert newest is not None
     more = Run.open(run.folder, ["env.max_failures=1000"])
     assert more.trainer.at == run.trainer.at
+    for _ in more.stream():
+        pass
+    more.close()
+
+
+def test_workers_that_can_no_longer_be_started_end_a_run_that_is_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kill = Killing(monkeypatch)
+    run = Run.create(config(tmp_path / "run", 2, per_slot=(), max_failures=6))
+    with pytest.raises(EnvError, match=r"failed \d+ times \(\d+ death\), and 6 were allowed.*failures"):
+        for log in run.stream():
+            if log.at.env_steps > 50 and not kill.left:
+                kill.told, kill.left = "take", 1000
+                os.kill(run.trainer.explorer.env.pool.crew.pids()[0], signal.SIGKILL)
+    run.close()
+    kill.left = 0
+    more = Run.open(run.folder, ["env.max_failures=1000"])
+    assert more.trainer.at == run.trainer.at and more.trainer.at.env_steps > 50
     for _ in more.stream():
         pass
     more.close()
