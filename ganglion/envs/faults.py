@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 from ganglion.errors import EnvError
@@ -12,6 +13,7 @@ log = logging.getLogger(__name__)
 
 TOLD = 10  # failures that are warned about one by one
 KEPT = 100  # reports held for whoever writes them down
+TEXT = 2_000  # characters of an error's text, and ten times as many of its traceback
 
 
 class Faults:
@@ -71,6 +73,28 @@ class Faults:
     def verdict(self) -> str:
         times = f"{self.count} times ({self.kinds_text()})"
         return f"env.max_failures: {self.name} failed {times}, and {self.most} were allowed."
+
+
+def described(error: BaseException) -> str:
+    """An error's name and text, which an environment may have made unreadable or endless."""
+    try:
+        return f"{type(error).__name__}: {str(error)[:TEXT]}"
+    except Exception:
+        return f"{type(error).__name__}, whose text cannot be read"
+
+
+def close_all(envs: Iterable[Any]) -> None:
+    """Closes environments. One that cannot be closed is a line in the log: nothing depends on it any more."""
+    told: Counter[str] = Counter()
+    for env in envs:
+        try:
+            env.close()
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            told[described(error)] += 1
+    for text, count in told.items():
+        log.warning("env: close() failed%s: %s", f" {count} times" if count > 1 else "", text)
 
 
 def faults_of(env: Any) -> Faults:

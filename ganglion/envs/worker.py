@@ -25,6 +25,7 @@ import numpy as np
 
 from ganglion.envs.actionlog import Place
 from ganglion.envs.arrays import Array, leaves
+from ganglion.envs.faults import TEXT, close_all, described
 from ganglion.envs.making import by_name
 from ganglion.envs.shared import INFO, Block, Form, encode, lay
 from ganglion.envs.slots import Finished, Make, Slots, check_alike, mask_size
@@ -97,8 +98,7 @@ class Worker:
                 self.answer(*read_frame(self.into))
             elif not word:
                 break
-        for env in self.envs:
-            env.close()
+        close_all(self.envs)
 
     def wanted(self) -> bool:
         """Watches for a moment whether a step is asked for."""
@@ -122,10 +122,9 @@ class Worker:
     def answer(self, message: dict[str, Any], payload: bytes) -> None:
         try:
             answer = getattr(self, f"on_{message.pop('do')}")(message, payload)
-        except Exception as error:
+        except BaseException as error:  # an environment may call sys.exit() anywhere
             user = str(error) if isinstance(error, UserError) else None
-            why = f"{type(error).__name__}: {error}"
-            answer = {"user": user, "error": why, "traceback": traceback.format_exc()}
+            answer = {"user": user, "error": described(error), "traceback": traceback.format_exc()[-10 * TEXT :]}
         push(self.out, frame(answer))
 
     def step(self) -> None:
@@ -170,7 +169,7 @@ class Worker:
         sys.path[:] = message["path"]
         self.make = partial(by_name(message["maker"]), **message["arguments"])
         if message["warm"]:
-            self.make(0).close()
+            close_all([self.make(0)])
         return {"loaded": True}
 
     def on_take(self, message: dict[str, Any], payload: bytes) -> dict[str, Any]:
@@ -198,6 +197,7 @@ class Worker:
         self.actions = [array[self.first : self.first + count] for array in block.actions]
         arrays = block.views(self.first, count)
         self.slots = Slots(self.envs, self.masked, self.limit, self.first, self.make, arrays)
+        self.slots.passes = ()  # Ctrl-C is not heard here
         self.envs = self.slots.envs
         return {"mapped": os.getpid()}
 

@@ -7,6 +7,7 @@ from time import perf_counter
 
 from ganglion.config import Every
 from ganglion.core import Command, Episode, LogData, Progress, SetKnob, State, Stop, join, under
+from ganglion.envs.faults import close_all
 from ganglion.runtime.evaluator import Evaluator
 from ganglion.runtime.explorer import Explorer
 from ganglion.runtime.fleet.receiver import Receiver
@@ -55,8 +56,7 @@ class Trainer:
 
     def close(self) -> None:
         """Ends what the environments hold: worker processes, windows."""
-        self.explorer.env.close()
-        self.evaluator.close()
+        close_all([self.explorer.env, self.evaluator])
 
     def state(self) -> State:
         counters = State({}, {"at": list(self.at)})

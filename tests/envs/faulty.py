@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import sys
 import time
 from typing import Any
 
@@ -53,6 +54,8 @@ class Faulty(Counting):
         self.episodes += 1
         if self.how == "reset" and self.due(0):
             raise RuntimeError("no way to begin")
+        if self.how == "leave at once" and self.due(0):
+            sys.exit(0)
         if self.how == "die" and self.due(0):
             os.kill(os.getpid(), signal.SIGKILL)
         return obs, info
@@ -78,6 +81,12 @@ class Faulty(Counting):
         match self.how:
             case "raise":
                 raise RuntimeError("out of order")
+            case "leave":
+                sys.exit(0)
+            case "no text":
+                raise Unreadable
+            case "interrupt":
+                raise KeyboardInterrupt
             case "nan reward":
                 return obs, float("nan"), *rest
             case "nan":
@@ -99,6 +108,22 @@ class Faulty(Counting):
             case "leak":
                 HOARD.append(bytearray(os.urandom(1)) * 300_000_000)
         return obs, reward, *rest
+
+
+class Unreadable(BaseException):
+    """An exception whose text fails, too."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+class Unclosable(Counting):
+    def close(self) -> None:
+        raise RuntimeError("stays open")
+
+
+def unclosable(slot: int) -> Unclosable:
+    return Unclosable(slot)
 
 
 class Doomed(Counting):

@@ -18,19 +18,22 @@ from ganglion.envs.pool import Pool
 from ganglion.envs.pooled import PoolEnv
 from ganglion.envs.seeds import episode_seed
 from ganglion.errors import EnvError, UserError
-from tests.envs.faulty import Faulty, faulty, wrong
+from tests.envs.faulty import Faulty, Unclosable, faulty, wrong
 from tests.envs.worlds import random_action
 
 SLOTS, AT, ONLY, STEPS = 4, 7, 3, 60  # the last slot goes wrong at its eighth row, in its second episode
 CAUGHT = {
     "raise": "RuntimeError: out of order",
     "reset": "RuntimeError: no way to begin",
+    "leave": "SystemExit: 0",
+    "no text": "Unreadable, whose text cannot be read",
     "nan reward": "the reward is nan",
     "nan": "the observation is not finite",
     "inf": "the observation is not finite",
     "shape": "shape (4,) was expected, got (1,)",
     "dtype": "float32 was expected",
 }
+RAISED = ("raise", "reset", "leave", "no text")
 FATAL = {
     "kill": "the worker was ended by SIGKILL",
     "segfault": "the worker was ended by SIGSEGV",
@@ -93,8 +96,8 @@ def test_what_a_worker_can_catch(how: str, workers: int, tmp_path: Path, sound: 
     (failure,) = env.faults.fresh
     assert CAUGHT[how] in failure["error"] and failure["slot"] == ONLY and failure["episode"] == 1
     assert failure["seed"] == episode_seed(5, ONLY, 1)
-    assert failure["kind"] == ("raise" if how in ("raise", "reset") else "value")
-    assert ("faulty.py" in failure["traceback"]) == (how in ("raise", "reset"))
+    assert failure["kind"] == ("raise" if how in RAISED else "value")
+    assert ("faulty.py" in failure["traceback"]) == (how in RAISED)
     count = 0 if how == "reset" else AT
     assert failure["step"] == max(count - 1, 0) and len(failure["actions"][0]) == count
     taken = [int(random_action(env.spec.action, SLOTS, i)[ONLY]) for i in range(STEPS)]
@@ -103,6 +106,57 @@ def test_what_a_worker_can_catch(how: str, workers: int, tmp_path: Path, sound: 
     assert env.faults.count == 1
     assert not workers or env.pool.crew.pids() == before  # nobody had to be replaced
     env.close()
+
+
+def test_ctrl_c_is_the_environments_own_in_a_worker_alone(tmp_path: Path, sound: list[Any]) -> None:
+    """In this process it is somebody's who wants to end it."""
+    env = pool("interrupt", tmp_path, 2)
+    check_rows(*walk(env), sound)
+    assert "KeyboardInterrupt" in env.faults.fresh[0]["error"]
+    env.close()
+    (tmp_path / "failed").unlink()
+    with pytest.raises(KeyboardInterrupt):
+        walk(GymEnv(lambda slot: faulty(slot, **arguments("interrupt", tmp_path)), SLOTS))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_sys_exit_in_the_first_reset_is_a_message(workers: int) -> None:
+    settings = {"how": "leave at once", "at": 0, "only": 0, "episode": 0}
+    made = Pool("tests.envs.faulty:faulty", settings, 2, workers, masks=False) if workers else None
+    env: Any = PoolEnv(made) if made else GymEnv(lambda slot: faulty(slot, **settings), 2, masks=False)
+    with pytest.raises(EnvError, match="SystemExit: 0"):
+        env.reset(0)
+    env.close()
+
+
+def test_an_environment_that_cannot_be_made_again_goes_on_failing(caplog: pytest.LogCaptureFixture) -> None:
+    """Which is counted, and no traceback; what its close() raises is a line."""
+    made = []
+
+    def make(slot: int) -> Faulty:
+        made.append(slot)
+        if len(made) > SLOTS:
+            raise RuntimeError("no second one")
+        return faulty(slot, how="raise", at=3, only=ONLY, episode=0) if slot != 1 else Unclosable(slot)
+
+    env = GymEnv(make, SLOTS, "faulty")
+    rows, _ = walk(env, 30)
+    assert [failure["error"] for failure in env.faults.fresh] == [
+        "RuntimeError: out of order",
+        "RuntimeError: no second one",
+    ]
+    assert rows[-1].valid.all()
+    env.close()
+    assert [record.getMessage() for record in caplog.records if "close()" in record.getMessage()] == [
+        "env: close() failed: RuntimeError: stays open"
+    ]
+
+
+def test_a_worker_whose_environment_cannot_be_closed_says_so_in_a_line(capfd: pytest.CaptureFixture[str]) -> None:
+    env = PoolEnv(Pool("tests.envs.faulty:unclosable", {}, 2, 1, spare=False))
+    env.reset(0)
+    env.close()
+    assert capfd.readouterr().err == "env: close() failed 2 times: RuntimeError: stays open\n"
 
 
 @pytest.mark.parametrize("how", FATAL)
