@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TextIO
 
 
 def say(*lines: str) -> None:
     """Lines of an answer, on stdout."""
-    sys.stdout.write("\n".join(lines) + "\n")
-    sys.stdout.flush()
+    with losing(sys.stdout) as out:
+        out.write("\n".join(lines) + "\n")
+        out.flush()
 
 
 def complain(message: str) -> None:
     """A problem, on stderr."""
-    sys.stderr.write(f"ganglion: {message}\n")
+    with losing(sys.stderr) as out:
+        out.write(f"ganglion: {message}\n")
+
+
+@contextmanager
+def losing(stream: TextIO) -> Iterator[TextIO]:
+    """A terminal that was closed meanwhile changes nothing: it is not written to again, also when Python ends."""
+    try:
+        yield stream
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def table(rows: list[tuple[str, ...]]) -> list[str]:

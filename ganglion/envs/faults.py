@@ -26,6 +26,7 @@ class Faults:
         self.count = 0
         self.rows_lost = 0  # whose action was lost with its episode
         self.pool: Any = None  # which knows more, where there is one
+        self.before = (0, 0)  # rows in flight and workers replaced before the run was resumed
         self.fresh: list[dict[str, Any]] = []  # not yet written down
         self.logged: list[dict[str, Any]] = []  # episodes that ended well and are to be written down, too
 
@@ -47,19 +48,26 @@ class Faults:
         self.lost = lost
         self.rows_lost += rows
 
+    def of_pool(self) -> tuple[int, int]:
+        """Rows in flight when a worker was lost, and workers replaced, in the whole run."""
+        now = (self.pool.rows_in_flight, len(self.pool.replaced)) if self.pool else (0, 0)
+        return self.before[0] + now[0], self.before[1] + now[1]
+
     def numbers(self) -> dict[str, float]:
         """What is recorded beside a run's averages, once something has gone wrong."""
         if not self.count:
             return {}
-        pool = {"rows_in_flight": self.pool.rows_in_flight, "replaced": len(self.pool.replaced)} if self.pool else {}
+        pool = dict(zip(("rows_in_flight", "replaced"), self.of_pool())) if self.pool or any(self.before) else {}
         return {f"env/{k}": float(v) for k, v in {"failures": self.count, "rows_lost": self.rows_lost, **pool}.items()}
 
     def summary(self) -> str:
         """All that went wrong, in a line."""
         text = f"{self.count} ({self.kinds_text()}), {self.rows_lost} rows lost"
+        flight, replaced = self.of_pool()
+        if replaced:
+            text += f" of {flight} in flight; {replaced} workers replaced"
         if self.pool is not None and self.pool.replaced:
-            flight, replaced = self.pool.rows_in_flight, self.pool.replaced
-            text += f" of {flight} in flight; {len(replaced)} workers replaced, {max(replaced):.2f} s at most"
+            text += f", {max(self.pool.replaced):.2f} s at most"
         return text
 
     def kinds_text(self) -> str:

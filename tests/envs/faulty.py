@@ -178,6 +178,23 @@ class Sometimes(Counting):
         return taken
 
 
+class Endless(Counting):
+    """Never ends by itself; the first of them to reach step `at` of an episode sends its own process a signal."""
+
+    made, rang = 0, False
+
+    def __init__(self, number: int = 0, at: int = -1) -> None:
+        super().__init__(length=10**9)
+        self.number, self.at = number, at
+        Endless.made += 1
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        if self.t == self.at and not Endless.rang:
+            Endless.rang = True
+            signal.raise_signal(self.number)
+        return super().step(action)
+
+
 class Wrong(Counting):
     """Shows less than its space promises."""
 
