@@ -65,9 +65,14 @@ def test_training_goes_on(workers: int, tmp_path: Path) -> None:
     again.close()
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_too_many_stop_a_run_that_is_saved(workers: int, tmp_path: Path) -> None:
-    run = Run.create(config(tmp_path / "run", workers, max_failures=3))
+@pytest.mark.parametrize("way", ["here", "workers", "halves", "stints"])
+def test_too_many_stop_a_run_that_is_saved(way: str, tmp_path: Path) -> None:
+    workers = 0 if way in ("here", "stints") else 2
+    run = Run.create(config(tmp_path / "run", workers, max_failures=3, halves=way == "halves"))
+    if way == "stints":  # compiled in name alone
+        agent = run.trainer.learner.agent
+        agent.swap.on, agent.fast_explore = True, agent.explore
+        agent.fast_learn, agent.fast_prepare = agent.update, agent.algo.prepare
     with pytest.raises(EnvError, match=r"failed 4 times \(4 raise\), and 3 were allowed.*failures"):
         for _ in run.stream():
             pass
