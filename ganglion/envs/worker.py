@@ -17,6 +17,7 @@ import select
 import signal
 import sys
 import traceback
+from contextlib import suppress
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -252,7 +253,8 @@ def main() -> None:
     except BrokenPipeError:
         return
     except BaseException:
-        push(trace, traceback.format_exc().encode())
+        with suppress(OSError):  # an environment may have closed what is not its own
+            push(trace, traceback.format_exc().encode())
         os._exit(1)
 
 
