@@ -190,7 +190,7 @@ class Progress(NamedTuple):
 class LogData(NamedTuple):
     """One event of a run: what happened, when, and its numbers."""
 
-    kind: str  # collect, learn, evaluate, record, save
+    kind: str  # collect, learn, evaluate, record, save; interrupted: an evaluation that a signal ended
     at: Progress
     metrics: Mapping[str, Any]
     episodes: tuple[Episode, ...] = ()

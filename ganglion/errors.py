@@ -40,6 +40,10 @@ class LearnerLostError(Exception):
     """One of several learners died: all of them can go on from the newest checkpoint."""
 
 
+class EvaluationStoppedError(Exception):
+    """A signal came while the agent was scored: nothing came of it, and it is due as before."""
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """' Did you mean X?' when something known is close to `word`, else nothing."""
     close = get_close_matches(word, list(known), n=1, cutoff=0.5)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from ganglion.cli.text import complain, say, table
 from ganglion.core import Stop
-from ganglion.errors import LearnerLostError, UserError
+from ganglion.errors import EnvError, LearnerLostError, UserError
+from ganglion.runtime.signals import caught
 
 if TYPE_CHECKING:
     from ganglion.runtime.run import Run
@@ -34,18 +35,15 @@ class Asked:
 
 @contextmanager
 def listening() -> Iterator[Asked]:
-    """Ctrl-C and SIGTERM, noted instead of raised."""
+    """Signals that ask to stop, noted instead of raised."""
     asked = Asked()
-    before = {number: signal.signal(number, asked) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with caught(asked):
         yield asked
-    finally:
-        for number, old in before.items():
-            signal.signal(number, old)
 
 
 def drive(run: Run, imports: Sequence[str] = ()) -> int:
-    """Runs the stream; 0 when the run is finished, 130 or 143 when it was interrupted and saved, 1 on a full disk.
+    """Runs the stream; 0 when the run is finished, 128 and the signal when it was interrupted and saved, 1 on a
+    full disk.
     Where one of several learners dies, all start again from the newest checkpoint."""
     futile, at = 0, ""
     while True:
@@ -71,15 +69,17 @@ def drive_once(run: Run, imports: Sequence[str]) -> int:
         except LearnerLostError as lost:
             if asked.signal is None:
                 raise
-            complain(f"{lost}, told to stop as well. What was saved before is whole. Continue with: {resume}")
+            complain(f"{lost}, told to stop as well. {remains(run, resume)}")
             return 128 + asked.signal
         except UserError as error:
-            raise type(error)(f"{error} What was saved before is whole. Continue with: {resume}") from error
+            raise type(error)(f"{error} {remains(run, resume)}") from error
+        except SystemExit as error:  # of an environment that is no slot of ours, as a whole vector of them
+            raise EnvError(f"env: it called sys.exit({error.code!r}). {remains(run, resume)}") from error
         except OSError as error:
-            complain(f"{error.strerror or error}. What was saved before is whole. Continue with: {resume}")
+            complain(f"{error.strerror or error}. {remains(run, resume)}")
             return 1
         except KeyboardInterrupt:
-            complain(f"ended at once. What was saved before is whole. Continue with: {resume}")
+            complain(f"ended at once. {remains(run, resume)}")
             return 130
         finally:
             run.close()
@@ -104,18 +104,25 @@ def drive_once(run: Run, imports: Sequence[str]) -> int:
     return 0
 
 
+def remains(run: Run, resume: str) -> str:
+    """What there is to go on from."""
+    with suppress(OSError):  # where a store cannot be asked, nobody knows
+        if run.checkpoints.newest() is None:
+            return "Nothing had been saved yet."
+    return f"What was saved before is whole. Continue with: {resume}"
+
+
 def follow(run: Run, asked: Asked) -> None:
     """Takes events until the stream ends, passing on a signal as a command."""
     from ganglion.record.checkpoint import size_text  # with torch, which a run has imported
 
+    run.asked = lambda: asked.signal is not None
     stream = run.stream()
-    command: Stop | None = None
     try:
         next(stream)  # with the first row the buffer has its size
         with suppress(BrokenPipeError):  # nobody reads: that ends no run
             say(f"It will need about {size_text(run.needs())} of disk.")
         while True:
-            stream.send(command)
-            command = Stop(f"interrupted by {asked.signal.name}") if asked.signal else None
+            stream.send(Stop(f"interrupted by {asked.signal.name}") if asked.signal else None)
     except StopIteration:
         return

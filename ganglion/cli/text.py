@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TextIO
 from unicodedata import category
 
 MOST = 4_000  # characters of a message
@@ -12,13 +17,26 @@ SEEN = ("L", "M", "N", "P", "S", "Zs")  # categories of characters that do nothi
 
 def say(*lines: str) -> None:
     """Lines of an answer, on stdout."""
-    sys.stdout.write(harmless("\n".join(lines)) + "\n")
-    sys.stdout.flush()
+    with losing(sys.stdout) as out:
+        out.write(harmless("\n".join(lines)) + "\n")
+        out.flush()
 
 
 def complain(message: str) -> None:
     """A problem, on stderr."""
-    sys.stderr.write(f"ganglion: {clipped(harmless(message))}\n")
+    with losing(sys.stderr) as out:
+        out.write(f"ganglion: {clipped(harmless(message))}\n")
+
+
+@contextmanager
+def losing(stream: TextIO) -> Iterator[TextIO]:
+    """A terminal that was closed meanwhile changes nothing: it is not written to again, also when Python ends."""
+    try:
+        yield stream
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def harmless(text: str) -> str:

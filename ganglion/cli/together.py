@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from ganglion.cli.drive import Asked, listening
+from ganglion.cli.drive import Asked, listening, remains
 from ganglion.cli.text import complain, say, table
 from ganglion.core import Stop
 from ganglion.errors import DivergedError, UserError
@@ -25,20 +25,20 @@ def train(configs: Sequence[RunConfig], imports: Sequence[str]) -> int:
     folders = [run.folder for run in seeds.runs]
     say(f"{len(configs)} runs in {folders[0]} to {folders[-1]}, trained together. Ctrl-C saves and stops.")
     flags = "".join(f" --import {module}" for module in imports)
-    resume = f"each by itself, with: ganglion resume {shlex.quote(str(folders[0]))}{flags}, ..."
+    resume = f"ganglion resume {shlex.quote(str(folders[0]))}{flags}, and so on, each by itself"
     with listening() as asked:
         try:
             follow(seeds, asked)
         except UserError as error:
-            raise type(error)(f"{error} What was saved before is whole. Continue {resume}") from error
+            raise type(error)(f"{error} {remains(seeds.runs[0], resume)}") from error
         except (OSError, KeyboardInterrupt) as error:
-            complain(f"{error or 'ended at once'}. What was saved before is whole. Continue {resume}")
+            complain(f"{error or 'ended at once'}. {remains(seeds.runs[0], resume)}")
             return 130 if isinstance(error, KeyboardInterrupt) else 1
         finally:
             seeds.close()
     if asked.signal is not None:
         never = all(config.save.every.unit == "never" for config in configs)
-        how = "; save is never, so nothing was saved" if never else f" and saved. Continue {resume}"
+        how = "; save is never, so nothing was saved" if never else f" and saved. Continue with: {resume}"
         say(f"Interrupted{how}")
         return 128 + asked.signal
     say(*table(summary(seeds, perf_counter() - began)))
@@ -51,6 +51,8 @@ def train(configs: Sequence[RunConfig], imports: Sequence[str]) -> int:
 def follow(seeds: Seeds, asked: Asked) -> None:
     """Takes events until all streams end; one line each time that every run has been evaluated once more."""
     stream, stop, counts = seeds.stream(), None, [0] * len(seeds.runs)
+    for run in seeds.runs:
+        run.asked = lambda: asked.signal is not None
     try:
         while True:
             told = stream.send(stop)

@@ -75,7 +75,7 @@ def import_module(name: str) -> None:
         IMPORTED[name] = None
     except UserError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
         at = "" if "importlib" in last.filename else f" ({last.filename}, line {last.lineno})"
         raise UserError(f"--import {name} failed: {type(error).__name__}: {error}{at}") from error

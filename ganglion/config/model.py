@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pydantic import (
@@ -157,6 +158,13 @@ class ProcessorConfig(Part, family="processor"):
 
 class WriterConfig(Part, family="writer"):
     """Where recorded numbers go."""
+
+    package: ClassVar[str | None] = None  # that it needs; the extra that brings it has its kind's name
+
+    def check(self) -> None:
+        """Refuses to do without its package, before a run leaves anything behind."""
+        if self.package is not None and find_spec(self.package) is None:
+            raise UserError(f"log.writers: {self.kind!r} needs: pip install 'ganglion[{self.kind}]'")
 
 
 class Schedule(Part, family="schedule"):

@@ -27,13 +27,17 @@ class TrainSection(Config):
         return budget
 
 
+MAX_STEPS = 27_000  # the longest that benchmarks know: Atari's half an hour, four frames a step
+
+
 class EvalSection(Config):
     """How often and how thoroughly to evaluate; `eval: never` switches it off."""
 
     shorthand: ClassVar[str] = "every"
     every: Every = every("5k steps")
     episodes: int = Field(default=20, ge=1, le=100_000)
-    slots: int | None = Field(default=None, ge=1, le=65_536)  # None: as many as episodes allow
+    slots: int | None = Field(default=None, ge=1, le=65_536)  # None: env.slots, or episodes where they are fewer
+    max_steps: int = Field(default=MAX_STEPS, ge=1, le=10**9)  # of an episode, which is then scored as it stands
     seed: int | None = Field(default=None, ge=0, lt=2**31)  # None: derived from run.seed
 
 

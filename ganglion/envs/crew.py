@@ -8,7 +8,7 @@ import os
 import platform
 import sys
 import weakref
-from time import monotonic
+from time import monotonic, perf_counter
 from typing import Any, Literal
 
 from ganglion.envs.actionlog import ActionLog
@@ -20,6 +20,7 @@ from ganglion.errors import EnvError, UserError
 
 SPIN = 100e-6  # seconds
 GOODBYE = 3.0  # seconds for all workers to close their environments
+TRIES = 3  # workers started for one that was lost
 
 
 class Share:
@@ -64,33 +65,50 @@ class Crew:
         self._spares: list[Member] = []
         self.close = weakref.finalize(self, end, self.members, self._spares, self._file)
         self.form: Form
+        self.mapped = False  # whether the block has its size
+        self.replaced: list[float] = []  # the seconds each replacement took
+        self.losses: list[tuple[Share, LostError, str]] = []  # workers that died while they were started
         self.spin = 0.0  # seconds that workers and pool watch for one another before they sleep
 
     def start(self, shares: list[Share]) -> Block:
         """Starts all workers at once, learns the spaces from them, and maps the block."""
         self.members.extend(self._begin(warm=False) for _ in shares)
-        try:
-            for share, member in zip(shares, self.members, strict=True):
-                member.tell(self._taking(share))
-            for member in self.members:
-                member.ready(self.patience)
-            looks = [member.hear(self.patience) for member in self.members]
-            check_same(shares, looks)
-            obs, action = decode(looks[0]["obs"]), decode(looks[0]["action"])
-            self.spin = watching(len(looks))
-            self.form = Form(obs, action, looks[0]["masked"], shares[-1].slots.stop, len(looks))
-            _, size = lay(self.form)
-            os.ftruncate(self._file, size)
-            for share, member in zip(shares, self.members, strict=True):
-                member.ask(self._mapping(share), self.patience)
-        except LostError as error:
-            words = "\n".join(text for member in self.members if (text := member.last_words(False)))
-            raise EnvError(f"env: a worker could not be started: {error.error}.\n{words}".rstrip()) from error
-        if self.spare:
-            self._spares.append(self._begin(warm=True))
+        for share in shares:
+            self.members[share.index].tell(self._taking(share))
+        looks = [self._insist(share) for share in shares]
+        check_same(shares, looks)
+        obs, action = decode(looks[0]["obs"]), decode(looks[0]["action"])
+        self.spin = watching(len(looks))
+        self.form = Form(obs, action, looks[0]["masked"], shares[-1].slots.stop, len(looks))
+        _, size = lay(self.form)
+        os.ftruncate(self._file, size)
+        self.mapped = True
+        for share in shares:
+            self.members[share.index].tell(self._mapping(share))
+        for share in shares:
+            self._insist(share)
+        self.hire()
         block, _ = lay(self.form, mmap.mmap(self._file, size))
         assert block is not None
         return block
+
+    def _insist(self, share: Share) -> dict[str, Any]:
+        """The answer of a share's worker, or of another where it dies before it can give one."""
+        try:
+            self.members[share.index].ready(self.patience)
+            return self.members[share.index].hear(self.patience)
+        except LostError as error:
+            lost, began = error, perf_counter()
+        for _ in range(TRIES):
+            self.losses.append((share, lost, self.bury(share, lost)))
+            try:
+                look = self.replace(share)
+                self.replaced.append(perf_counter() - began)
+                return look
+            except LostError as error:
+                lost = error
+        words = self.bury(share, lost)
+        raise EnvError(f"env: a worker could not be started: {lost.error}.\n{words}".rstrip()) from lost
 
     def _begin(self, warm: bool) -> Member:
         return Member(self._file, {**self._load, "warm": warm})
@@ -102,20 +120,24 @@ class Crew:
         own = {"do": "map", "index": share.index, "spin": self.spin}
         return {**own, "slots": self.form.slots, "workers": self.form.workers, "outline": outline(self.form)}
 
-    def replace(self, share: Share) -> Member:
-        """Another worker for a share whose own has ended: the spare, if it lives; another spare is started."""
+    def bury(self, share: Share, lost: LostError) -> str:
+        """Ends a share's worker, which is dead or does not answer; its last words."""
+        member = self.members[share.index]
+        words = member.last_words(lost.kind == "timeout")
+        member.end()
+        return words
+
+    def replace(self, share: Share) -> dict[str, Any]:
+        """Another worker for a share whose own has ended: the spare, if it lives. What its environments look like."""
         while self._spares and self._spares[-1].process.poll() is not None:  # it may have been killed, too
             self._spares.pop().end()
         member = self._spares.pop() if self._spares else self._begin(warm=False)
         self.members[share.index] = member
-        try:
-            member.ready(self.patience)
-            member.ask(self._taking(share), self.patience)
+        member.ready(self.patience)
+        look = member.ask(self._taking(share), self.patience)
+        if self.mapped:
             member.ask(self._mapping(share), self.patience)
-        except LostError:
-            member.end()
-            raise
-        return member
+        return look
 
     def hire(self) -> None:
         """Starts a spare, which imports in the background."""

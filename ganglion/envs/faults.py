@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import traceback
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 from ganglion.errors import EnvError, UserError
@@ -15,6 +16,7 @@ TOLD = 10  # failures that are warned about one by one
 KEPT = 100  # reports held for whoever writes them down
 LONGEST = 300  # characters of a message
 OWN = ("ganglion.envs.slots", "ganglion.envs.arrays", "ganglion.envs.legal")  # what looks at values of environments
+TRACE = 20_000  # characters of a traceback
 
 
 class Faults:
@@ -27,6 +29,7 @@ class Faults:
         self.count = 0
         self.rows_lost = 0  # whose action was lost with its episode
         self.pool: Any = None  # which knows more, where there is one
+        self.before = (0, 0)  # rows in flight and workers replaced before the run was resumed
         self.fresh: list[dict[str, Any]] = []  # not yet written down
         self.logged: list[dict[str, Any]] = []  # episodes that ended well and are to be written down, too
 
@@ -48,19 +51,26 @@ class Faults:
         self.lost = lost
         self.rows_lost += rows
 
+    def of_pool(self) -> tuple[int, int]:
+        """Rows in flight when a worker was lost, and workers replaced, in the whole run."""
+        now = (self.pool.rows_in_flight, len(self.pool.replaced)) if self.pool else (0, 0)
+        return self.before[0] + now[0], self.before[1] + now[1]
+
     def numbers(self) -> dict[str, float]:
         """What is recorded beside a run's averages, once something has gone wrong."""
         if not self.count:
             return {}
-        pool = {"rows_in_flight": self.pool.rows_in_flight, "replaced": len(self.pool.replaced)} if self.pool else {}
+        pool = dict(zip(("rows_in_flight", "replaced"), self.of_pool())) if self.pool or any(self.before) else {}
         return {f"env/{k}": float(v) for k, v in {"failures": self.count, "rows_lost": self.rows_lost, **pool}.items()}
 
     def summary(self) -> str:
         """All that went wrong, in a line."""
         text = f"{self.count} ({self.kinds_text()}), {self.rows_lost} rows lost"
+        flight, replaced = self.of_pool()
+        if replaced:
+            text += f" of {flight} in flight; {replaced} workers replaced"
         if self.pool is not None and self.pool.replaced:
-            flight, replaced = self.pool.rows_in_flight, self.pool.replaced
-            text += f" of {flight} in flight; {len(replaced)} workers replaced, {max(replaced):.2f} s at most"
+            text += f", {max(self.pool.replaced):.2f} s at most"
         return text
 
     def kinds_text(self) -> str:
@@ -122,6 +132,20 @@ def name_of(env: Any) -> str:
     """What `ganglion check` knows an environment by: its registered id, or its class."""
     spec, kind = getattr(env, "spec", None), type(getattr(env, "unwrapped", env))
     return str(spec.id) if spec is not None else f"{kind.__module__}:{kind.__qualname__}"
+
+
+def close_all(envs: Iterable[Any]) -> None:
+    """Closes environments. One that cannot be closed is a line in the log: nothing depends on it any more."""
+    failed: Counter[str] = Counter()
+    for env in envs:
+        try:
+            env.close()
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            failed[told(error)] += 1
+    for text, count in failed.items():
+        log.warning("env: close() failed%s: %s", f" {count} times" if count > 1 else "", text)
 
 
 def faults_of(env: Any) -> Faults:

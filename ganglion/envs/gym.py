@@ -13,11 +13,11 @@ from gymnasium import spaces
 from ganglion.core import Action, Composite, EnvSpec, Episode, Json, Promise, State, Step
 from ganglion.envs.actionlog import ActionLog, Place
 from ganglion.envs.arrays import MASK, Array, leaves
-from ganglion.envs.faults import Faults, unusable
+from ganglion.envs.faults import Faults, told, unusable
 from ganglion.envs.sheets import Sheets
 from ganglion.envs.slots import Finished, Make, Slots, check_alike, episode_of, mask_size
 from ganglion.envs.spaces import Actions, from_gym, grow, mask_space, send
-from ganglion.errors import UserError
+from ganglion.errors import EnvError, UserError
 
 log = logging.getLogger(__name__)
 
@@ -131,7 +131,10 @@ class GymEnv:
     # ------------------------------------------------------------ the contract
 
     def reset(self, seed: int) -> Step:
-        self.walk.reset(seed)
+        try:
+            self.walk.reset(seed)
+        except SystemExit as error:  # which would end this process, as if all were well
+            raise EnvError(f"env: the first reset of {self.spec.name} failed: {told(error)}") from error
         self.faults.lost = None
         return self._step(self.walk)
 

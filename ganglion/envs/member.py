@@ -59,17 +59,16 @@ class Member:
     # ------------------------------------------------------------ speaking
 
     def wake(self) -> None:
-        """Has it look at what is asked for."""
-        try:
-            os.write(self._tell, WAKE)
-        except BrokenPipeError:
-            raise self.death() from None
+        """Has it look at what is asked for. One that has died is noticed by whoever waits for its answer."""
+        if not self.ended:
+            with suppress(BrokenPipeError):
+                os.write(self._tell, WAKE)
 
     def tell(self, message: dict[str, Any], payload: bytes = b"") -> None:
-        try:
-            push(self._tell, frame(message, payload))
-        except BrokenPipeError:
-            raise self.death() from None
+        """Sends a message. One that has died is noticed by whoever waits for its answer."""
+        if not self.ended:
+            with suppress(BrokenPipeError):
+                push(self._tell, frame(message, payload))
 
     def ask(self, message: dict[str, Any], seconds: float, payload: bytes = b"") -> dict[str, Any]:
         """Tells and hears."""
@@ -84,6 +83,7 @@ class Member:
 
     def hear(self, seconds: float) -> dict[str, Any]:
         """Its next message. What it could not do is raised."""
+        self._check()
         word, self._head = self._head, WAKE
         while word == WAKE:
             if not self._poll.poll(seconds * 1000):
@@ -101,6 +101,7 @@ class Member:
 
     def doze(self, milliseconds: float) -> None:
         """Sleeps until it says something; one that has died is noticed."""
+        self._check()
         if self._head == WAKE and self._poll.poll(milliseconds):
             self._head = os.read(self._hear, 1)
             if not self._head:
@@ -113,9 +114,21 @@ class Member:
 
     # ------------------------------------------------------------ ending
 
+    @property
+    def ended(self) -> bool:
+        """Whether it was hung up on."""
+        return self._tell < 0
+
+    def _check(self) -> None:
+        if self.ended:
+            raise LostError("death", "no worker could be started")
+
     def death(self) -> LostError:
         """How it died."""
-        code = self.process.wait()
+        try:
+            code = self.process.wait(LAST_WORDS)
+        except subprocess.TimeoutExpired:  # an environment may close what is not its own
+            return LostError("death", "the worker closed its pipes")
         if code < 0:
             name = signal.Signals(-code).name if -code in signal.valid_signals() else str(-code)
             return LostError("death", f"the worker was ended by {name}")
@@ -130,7 +143,7 @@ class Member:
             while os.fstat(self._trace).st_size == 0 and monotonic() < until:
                 sleep(0.005)
             sleep(0.01)  # the rest of it
-        return os.pread(self._trace, 1 << 16, 0).decode(errors="replace")
+        return os.pread(self._trace, 1 << 16, 0).decode(errors="replace") if self._trace >= 0 else ""
 
     def memory(self) -> float:
         """The megabytes it holds."""

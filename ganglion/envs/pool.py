@@ -19,17 +19,16 @@ import numpy as np
 
 from ganglion.envs.actionlog import ActionLog, Place
 from ganglion.envs.arrays import Array
-from ganglion.envs.crew import Crew, Share
+from ganglion.envs.crew import TRIES, Crew, Share
 from ganglion.envs.member import LostError
 from ganglion.envs.slots import Finished, add_actions, episode_of, nobody
 from ganglion.envs.worker import NAP
-from ganglion.errors import EnvError
+from ganglion.errors import EnvError, UserError
 
 PATIENCE = 60.0  # seconds at least for starting, making environments, replaying; five time-outs where they are longer
 REPLAY = 0.3  # seconds that replaying a worker's episodes may take; longer ones are cut
 LOOK = 1.0  # seconds between two looks at the workers' memory
 ALL = slice(None)
-TRIES = 3  # workers started for one that was lost
 
 
 class Pool:
@@ -78,8 +77,11 @@ class Pool:
         self._asleep: Any = block.asleep.data  # memoryviews are quicker for single numbers
         self._looked = monotonic()
         self.rows_acknowledged = self.rows_in_flight = self.rows_lost = 0
-        self.replaced: list[float] = []  # the seconds each replacement took
+        self.replaced = self.crew.replaced
+        self.failures: list[dict[str, Any]] = []  # what went wrong since somebody looked
         self._clear(0)
+        for loss in self.crew.losses:
+            self._blame(loss[0], None, *loss[1:])
 
     # ------------------------------------------------------------ walking
 
@@ -89,7 +91,6 @@ class Pool:
         self._began = [share.tick for share in self.shares for _ in share.slots]  # the step an episode began with
         self._over: set[int] = set()  # slots whose episode has ended
         self.finished: list[Finished] = []
-        self.failures: list[dict[str, Any]] = []
         self.hurt = False
         for share in self.shares:
             if share.pending is not None:
@@ -105,15 +106,13 @@ class Pool:
     def reset(self, seed: int) -> None:
         """Starts every slot's episode 0; what goes wrong here is raised."""
         self._clear(seed)
-        members = self.crew.members
-        try:
-            for member in members:
-                member.tell({"do": "reset", "seed": seed})
-            for member in members:
-                member.hear(self.crew.patience)
-        except LostError as error:
-            words = "".join(member.last_words(error.kind == "timeout") for member in members)
-            raise EnvError(f"env: the first reset failed: {error.error}.\n{words}".rstrip()) from error
+        for share in self.shares:
+            self.crew.members[share.index].tell({"do": "reset", "seed": seed})
+        for share in self.shares:
+            try:
+                self.crew.members[share.index].hear(self.crew.patience)
+            except LostError as error:
+                self._recover(share, error, begun=False)
         self._take_over()
 
     def act(self, columns: list[Array]) -> None:
@@ -155,16 +154,14 @@ class Pool:
         """Asks for a step; a worker that does not sleep will see it."""
         self._asked[share.index] = share.tick
         if self._asleep[0, share.index]:
-            try:
-                self.crew.members[share.index].wake()
-            except LostError as error:
-                self._recover(share, error)
+            self.crew.members[share.index].wake()
 
     def _some(self, waiting: list[Share], least: int) -> list[Share]:
         """The shares that are ready first, of so many slots at least."""
         ready: list[Share] = []
         while waiting and sum(share.count for share in ready) < least:
-            new = [share for share in waiting if abs(self._ready[share.index]) == share.tick]
+            lost = [share for share in waiting if self.crew.members[share.index].ended]
+            new = lost or [share for share in waiting if abs(self._ready[share.index]) == share.tick]
             new = new or [share for share in waiting if perf_counter() - share.sent > self.timeout]
             for share in new:
                 self._wait(share)
@@ -191,26 +188,33 @@ class Pool:
                     self._recover(share, error)
 
     def _wait(self, share: Share) -> None:
-        """Until a worker's step is ready: watches for a moment, then sleeps; what is lost is replaced on the way."""
+        """Until a worker's step is ready, and what failed in it is known; what is lost is replaced on the way."""
+        ready, index = self._ready, share.index
+        while True:
+            try:
+                self._watch_for(share)
+                if ready[index] < 0:
+                    self._note(share, self.crew.members[index].hear(self.timeout)["failures"])
+                break
+            except LostError as error:
+                self._recover(share, error)
+        self._asleep[1, index] = 0
+        took = (perf_counter() - share.sent) / share.count
+        share.pace = min(took, 1.001 * share.pace) if share.pace else took  # others may have had the processor
+
+    def _watch_for(self, share: Share) -> None:
+        """Watches for a step for a moment, then sleeps."""
         index, tick, ready = share.index, share.tick, self._ready
         until = perf_counter() + self.crew.spin
         while abs(ready[index]) != tick:
             if perf_counter() < until:
                 os.sched_yield()
                 continue
-            try:
-                self._asleep[1, index] = 1
-                if abs(ready[index]) != tick:
-                    self.crew.members[index].doze(NAP)
-                if perf_counter() - share.sent > self.timeout and abs(ready[index]) != tick:
-                    raise LostError("timeout", f"no answer within {self.timeout:g} s")
-            except LostError as error:
-                self._recover(share, error)
-        self._asleep[1, index] = 0
-        if ready[index] < 0:
-            self._note(share, self.crew.members[index].hear(self.timeout)["failures"])
-        took = (perf_counter() - share.sent) / share.count
-        share.pace = min(took, 1.001 * share.pace) if share.pace else took  # others may have had the processor
+            self._asleep[1, index] = 1
+            if abs(ready[index]) != tick:
+                self.crew.members[index].doze(NAP)
+            if perf_counter() - share.sent > self.timeout and abs(ready[index]) != tick:
+                raise LostError("timeout", f"no answer within {self.timeout:g} s")
 
     def _note(self, share: Share, failures: list[dict[str, Any]]) -> None:
         """Keeps failures until somebody looks, with the actions of their episodes, which are known here."""
@@ -326,33 +330,53 @@ class Pool:
                 self._recover(share, LostError("memory", text))
         self._looked = monotonic()
 
-    def _recover(self, share: Share, error: LostError) -> None:
+    def _recover(self, share: Share, error: LostError, begun: bool = True) -> None:
         """Puts another worker in the place of a lost one: its slots are where they were before the step that was lost,
-        but for the one that was being stepped, whose episode is cut; then the step is asked for again."""
+        but for the one that was being stepped, whose episode is cut; then the step is asked for again. Not `begun`: it
+        was lost in the first reset, which is asked for again."""
         began = perf_counter()
-        member = self.crew.members[share.index]
-        words = member.last_words(error.kind == "timeout")
-        member.end()
+        words = self.crew.bury(share, error)
         culprit = self._culprit(share)
         share.doomed += () if culprit is None else (culprit,)
         self._blame(share, culprit, error, words)
         if share.pending is not None:  # not before its slots are where they were
-            self._asked[share.index] = self._block.begun[share.index] = share.tick - 1
+            self._asked[share.index] = self._ready[share.index] = self._block.begun[share.index] = share.tick - 1
         cheap = self.replay and share.pace * sum(self._lengths(share)) < REPLAY
         for attempt in range(TRIES):
             try:
-                self._restore(share, self._place(share, cheap and attempt == 0))
+                self._restore(share, self._place(share, cheap and attempt == 0) if begun else None)
                 break
-            except LostError as again:
-                self.crew.members[share.index].end()
-                self._blame(share, None, again, "")
+            except (LostError, UserError) as again:
+                if not begun and isinstance(again, UserError):
+                    raise
+                lost = again if isinstance(again, LostError) else LostError("raise", last_line(str(again)))
+                self._blame(share, None, lost, self.crew.bury(share, lost) or str(again))
         else:
-            raise EnvError(f"env: worker {share.index} could not be replaced: {error.error}")
+            self._do_without(share, error, begun)
+            return
         if share.pending is not None:
             share.sent = perf_counter()
             self._ask(share)
         self.replaced.append(perf_counter() - began)
         self.crew.hire()
+
+    def _do_without(self, share: Share, error: LostError, begun: bool) -> None:
+        """No worker can be started: the episodes of its slots are cut where they were last seen, and the next step
+        tries again. So it is failures that end a run, which is saved then."""
+        if not begun:
+            words = self.failures[-1]["traceback"]
+            raise EnvError(f"env: the first reset failed: {error.error}.\n{words}".rstrip())
+        if share.pending is None:
+            return
+        block, part = self._block, share.part
+        for own, shared in self._pairs:
+            shared[part] = own[part]
+        block.reward[part] = 0.0
+        terminated, truncated, valid, lost, goes_on = block.flags
+        terminated[part] = valid[part] = goes_on[part] = block.scored[part] = False
+        truncated[part] = True
+        lost[part] = [slot not in self._over for slot in share.slots]
+        block.sequence[part] = self._ready[share.index] = share.tick
 
     def _culprit(self, share: Share) -> int | None:
         """The slot that was being stepped, if one was: its reward is not there yet."""
@@ -386,15 +410,25 @@ class Pool:
         columns = share.log.columns(share.slots, counts, [array[:0] for array in self._block.actions])
         return Place(self.seed, episode, [not runs for runs in running], cut, counts, columns)
 
-    def _restore(self, share: Share, place: Place) -> None:
-        """Has another worker take a share over. What does not show the same again is cut."""
+    def _restore(self, share: Share, place: Place | None) -> None:
+        """Has another worker take a share over, from its first reset where there is no place. What does not show the
+        same again is cut."""
         self._block.scored[share.part] = False  # the one that is gone can no longer take them back
         for own, shared in self._pairs:
             shared[share.part] = own[share.part]
-        member = self.crew.replace(share)
+        self.crew.replace(share)
+        member = self.crew.members[share.index]
+        if place is None:
+            member.ask({"do": "reset", "seed": self.seed}, self.crew.patience)
+            return
         self._tell_place(share, place)
         said = member.hear(self.timeout + 10 * REPLAY)  # an environment may hang here too
         if said["wrong"]:
             for own, shared in self._pairs:
                 shared[share.part] = own[share.part]
             member.ask({"do": "cut", "slots": said["wrong"]}, self.timeout)
+
+
+def last_line(text: str) -> str:
+    """What a traceback comes to."""
+    return text.rstrip().rpartition("\n")[2]

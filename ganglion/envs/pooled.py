@@ -52,8 +52,6 @@ class PoolEnv(GymEnv):
 
     def send_half(self, half: int, action: Action) -> None:
         """Begins a step of one half."""
-        if self.faults.count:
-            self.faults.check()
         columns = self._actions.columns(action)
         whole = [np.zeros((self.spec.slots, *column.shape[1:]), column.dtype) for column in columns]
         for all_slots, column in zip(whole, columns, strict=True):

@@ -15,7 +15,7 @@ import numpy as np
 
 from ganglion.envs.actionlog import ActionLog, Place
 from ganglion.envs.arrays import MASK, Acts, Array, MisfitError, batch, leaves
-from ganglion.envs.faults import broken, misfit, name_of, told
+from ganglion.envs.faults import TRACE, broken, close_all, misfit, name_of, told
 from ganglion.envs.legal import entries
 from ganglion.envs.repairs import trusting
 from ganglion.envs.seeds import episode_seed
@@ -59,6 +59,8 @@ class Slots:
     An environment that raises, or returns NaN or what its spaces do not promise, loses its episode: it is cut as
     truncated, reported in `failures`, and the environment is made again by `make`.
     """
+
+    passes: type[BaseException] | tuple[()] = KeyboardInterrupt  # which is not the environment's; nor is it a worker's
 
     def __init__(
         self,
@@ -239,7 +241,9 @@ class Slots:
                 if over or length >= limit:
                     self._end(slot, bool(terminated), bool(truncated) or length >= limit, GOES_ON in info)
                 rewards[slot] = worth
-            except Exception as error:
+            except self.passes:
+                raise
+            except BaseException as error:  # sys.exit() too
                 self._fail(slot, error)
 
     def replay(self, slot: int, episode: int, actions: Iterable[Any]) -> None:
@@ -279,27 +283,34 @@ class Slots:
         return self.log.tail(leaf, slot, count) if self.log else []
 
     def close(self) -> None:
-        for env in self.envs:
-            env.close()
+        close_all(self.envs)
 
     # ------------------------------------------------------------ what goes wrong
 
-    def _fail(self, slot: int, error: Exception) -> None:
+    def _fail(self, slot: int, error: BaseException) -> None:
         """Reports, cuts the episode, and has the environment made again."""
-        at = self.first + slot
-        failure = episode_of(self.seed, at, self.episode[slot], self.length[slot], not self.ended[slot])
+        self._report(slot, error)
+        self._end_cut(slot)
+        if self.make is None:
+            return
+        close_all([self.envs[slot]])
+        try:
+            self.envs[slot] = self.make(self.first + slot)
+        except self.passes:
+            raise
+        except BaseException as again:  # the old one stays; where it cannot be reset, this is tried again
+            self._report(slot, again)
+        if self._acts.plain:
+            trusting(self.envs[slot])
+        self._steps[slot] = self.envs[slot].step
+
+    def _report(self, slot: int, error: BaseException) -> None:
+        at, length = self.first + slot, self.length[slot]
+        failure = episode_of(self.seed, at, self.episode[slot], length, not self.ended[slot])
         failure["kind"] = "value" if misfit(error) else "raise"
         failure["error"] = told(error)
-        failure["traceback"] = "".join(traceback.format_exception(error))[:LONG]
+        failure["traceback"] = "".join(traceback.format_exception(error))[-TRACE:]
         self.failures.append(failure)
-        self._end_cut(slot)
-        if self.make is not None:
-            with suppress(Exception):
-                self.envs[slot].close()
-            self.envs[slot] = self.make(at)
-            if self._acts.plain:
-                trusting(self.envs[slot])
-            self._steps[slot] = self.envs[slot].step
 
     def _unreal(self) -> list[int]:
         """The slots whose observations hold NaN or infinities."""

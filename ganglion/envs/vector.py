@@ -20,6 +20,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 
 from ganglion.core import Action, Composite, EnvSpec, Episode, Json, Promise, State, Step
 from ganglion.envs.arrays import MASK, Array, flatten, inward, leaves
+from ganglion.envs.faults import close_all
 from ganglion.envs.repairs import trusting
 from ganglion.envs.seeds import episode_seed
 from ganglion.envs.sheets import Sheets
@@ -203,7 +204,7 @@ class VectorGymEnv:
         return self.env.render()[0] if self.env.render_mode == "rgb_array" else None
 
     def close(self) -> None:
-        self.env.close()
+        close_all([self.env])
 
     # ------------------------------------------------------------ rows
 

@@ -17,6 +17,7 @@ import select
 import signal
 import sys
 import traceback
+from contextlib import suppress
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -25,7 +26,7 @@ import numpy as np
 
 from ganglion.envs.actionlog import Place
 from ganglion.envs.arrays import Array, action_leaves
-from ganglion.envs.faults import place, told
+from ganglion.envs.faults import close_all, place, told
 from ganglion.envs.making import by_name
 from ganglion.envs.shared import INFO, Block, Form, check_outline, encode, lay, outline
 from ganglion.envs.slots import Finished, Make, Slots, check_alike, mask_size
@@ -98,8 +99,7 @@ class Worker:
                 self.answer(*read_frame(self.into))
             elif not word:
                 break
-        for env in self.envs:
-            env.close()
+        close_all(self.envs)
 
     def wanted(self) -> bool:
         """Watches for a moment whether a step is asked for."""
@@ -123,7 +123,7 @@ class Worker:
     def answer(self, message: dict[str, Any], payload: bytes) -> None:
         try:
             answer = getattr(self, f"on_{message.pop('do')}")(message, payload)
-        except Exception as error:
+        except BaseException as error:  # an environment may call sys.exit() anywhere
             known = isinstance(error, UserError)
             text = str(error) if known else f"env: {told(error)} ({place(error)})"
             answer = {"error": text, "user": known and not isinstance(error, EnvError)}
@@ -171,7 +171,7 @@ class Worker:
         sys.path[:] = message["path"]
         self.make = partial(by_name(message["maker"]), **message["arguments"])
         if message["warm"]:
-            self.make(0).close()
+            close_all([self.make(0)])
         return {"loaded": True}
 
     def on_take(self, message: dict[str, Any], payload: bytes) -> dict[str, Any]:
@@ -200,6 +200,7 @@ class Worker:
         self.actions = [array[self.first : self.first + count] for array in block.actions]
         arrays = block.views(self.first, count)
         self.slots = Slots(self.envs, self.masked, self.limit, self.first, self.make, arrays)
+        self.slots.passes = ()  # Ctrl-C is not heard here
         self.envs = self.slots.envs
         return {"mapped": os.getpid()}
 
@@ -254,7 +255,8 @@ def main() -> None:
     except BrokenPipeError:
         return
     except BaseException:
-        push(trace, traceback.format_exc().encode())
+        with suppress(OSError):  # an environment may have closed what is not its own
+            push(trace, traceback.format_exc().encode())
         os._exit(1)
 
 

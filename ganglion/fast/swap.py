@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -28,8 +29,10 @@ class Compiler:
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
+        """It knows this process's id, and ends when this one does, however that may be."""
         quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        self.process = subprocess.Popen(self.command, **quiet)  # type: ignore[call-overload]
+        command = [*self.command, "--parent", str(os.getpid())]
+        self.process = subprocess.Popen(command, **quiet)  # type: ignore[call-overload]
 
     def wait(self) -> None:
         """Until it has finished, but not for ever: what it could not do this process will do itself."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from math import isfinite
 from time import monotonic
 
@@ -32,7 +33,7 @@ from ganglion.core import (
     read_number,
     under,
 )
-from ganglion.errors import DiskError, DivergedError
+from ganglion.errors import DiskError, DivergedError, EvaluationStoppedError
 from ganglion.record.due import Due
 
 logger = logging.getLogger(__name__)
@@ -121,16 +122,21 @@ class Evaluated(Stage):
         self.asked = False
 
     def before(self) -> Iterable[LogData]:
-        now = self.now()
+        now, passed, asked = self.now(), self.due.passed, self.asked
         due = self.due.due(now) and now.fraction < 1  # what is due at the end waits for the last updates
-        if not (due or self.asked):
+        if not (due or asked):
             return ()
         self.asked = False
-        return (self.evaluate(),)
+        try:
+            return (self.evaluate(),)
+        except EvaluationStoppedError:
+            self.due.passed, self.asked = passed, asked
+            return (LogData("interrupted", now, {}),)  # here the run can be stopped before it goes on
 
     def after(self, stop: Stop) -> Iterator[LogData]:
         if stop.finished and self.due.every.unit != "never" and self.last != self.now().opt_steps:
-            yield self.evaluate()
+            with suppress(EvaluationStoppedError):
+                yield self.evaluate()
 
     def evaluate(self) -> LogData:
         sound = self.sound()

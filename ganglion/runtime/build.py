@@ -10,7 +10,7 @@ from ganglion.buffers import RolloutBuffer
 from ganglion.config import RunConfig
 from ganglion.core import Env, EnvSpec, Processor, Sink
 from ganglion.envs.world import TorchEnv
-from ganglion.errors import UserError
+from ganglion.errors import EnvError, UserError
 from ganglion.fast import Fused, Swap, Wrap, can_compile, wrapper
 from ganglion.fast.memory import keep_pages
 from ganglion.runtime.agent import Agent
@@ -66,13 +66,16 @@ def quicken(cfg: RunConfig, device: torch.device) -> tuple[Wrap, Swap]:
 
 
 def build_env(cfg: RunConfig, slots: int | None = None) -> Env:
-    env: Env = cfg.env.build(slots=slots, device=str(pick_device(cfg.run.device)))
+    try:
+        env: Env = cfg.env.build(slots=slots, device=str(pick_device(cfg.run.device)))
+    except SystemExit as error:  # which would end this process, as if all were well
+        raise EnvError(f"env: it called sys.exit({error.code!r}) while it was made.") from error
     return env
 
 
 def build_evaluator(cfg: RunConfig, agent: Agent, episodes: int, seed: int) -> Evaluator:
-    slots = cfg.eval.slots or min(episodes, 20)
-    return Evaluator(agent, lambda: build_env(cfg, slots), episodes, seed)
+    slots = cfg.eval.slots or min(episodes, cfg.env.slots)
+    return Evaluator(agent, lambda: build_env(cfg, slots), episodes, seed, cfg.eval.max_steps)
 
 
 def build(cfg: RunConfig) -> Trainer:

@@ -2,23 +2,41 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
+from itertools import count
 from math import sqrt
 from statistics import fmean, median
 
+import torch
+
+from ganglion.config.run import MAX_STEPS
 from ganglion.core import Env, Episode, Past
+from ganglion.errors import EvaluationStoppedError
 from ganglion.runtime.agent import Agent
+
+log = logging.getLogger(__name__)
+
+
+def never() -> bool:
+    """Nobody asks to stop."""
+    return False
 
 
 class Evaluator:
-    """Runs the same seeded episodes each time, an equal quota per slot, so short episodes are not over-counted."""
+    """Runs the same seeded episodes each time, an equal quota per slot, so short episodes are not over-counted. A slot
+    whose episode has not ended after `max_steps` is scored as it stands, and plays no more."""
 
-    def __init__(self, agent: Agent, make_env: Callable[[], Env], episodes: int, seed: int) -> None:
+    def __init__(
+        self, agent: Agent, make_env: Callable[[], Env], episodes: int, seed: int, max_steps: int = MAX_STEPS
+    ) -> None:
         self.agent, self.make_env, self.wanted, self.seed = agent, make_env, episodes, seed
+        self.max_steps = max_steps
         self.env: Env | None = None
+        self.told = False  # that episodes were cut
 
-    def run(self) -> tuple[list[Episode], Mapping[str, float]]:
-        """The episodes, and their statistics."""
+    def run(self, asked: Callable[[], bool] = never) -> tuple[list[Episode], Mapping[str, float]]:
+        """The episodes, and their statistics. `asked` is looked at between two steps: where it is true, it stops."""
         if self.env is None:
             self.env = self.make_env()
         env, slots = self.env, self.env.spec.slots
@@ -26,15 +44,38 @@ class Evaluator:
         step, past = env.reset(self.seed), self.agent.start(slots)
         env.episodes()  # forget what an earlier evaluation left unfinished
         finished: list[list[Episode]] = [[] for _ in range(slots)]
-        while any(len(own) < quota for own in finished):
+        playing, began, late = set(range(slots)), [0] * slots, self.max_steps
+        totals = torch.zeros(slots, dtype=torch.float64, device=step.reward.device)  # of running episodes, [B]
+        for now in count(1):
+            if asked():
+                raise EvaluationStoppedError
             acted = self.agent.predict(step.obs, past)
             past = Past(acted.memory, ~step.valid.to(self.agent.device)[None])
             step = env.step(acted.action)
+            totals += step.reward
             for episode in env.episodes():
-                if len(finished[episode.slot]) < quota:
-                    finished[episode.slot].append(episode)
-        episodes = [finished[slot][k] for k in range(quota) for slot in range(slots)][: self.wanted]
+                slot = episode.slot
+                began[slot], totals[slot] = now + 1, 0.0  # the step between brings the first observation
+                if slot in playing:
+                    finished[slot].append(episode)
+                    playing -= {slot} if len(finished[slot]) == quota else set()
+            if playing and now >= late:
+                for slot in [slot for slot in playing if now - began[slot] >= self.max_steps]:
+                    finished[slot].append(Episode(slot, float(totals[slot]), now - began[slot], {}))
+                    playing.discard(slot)
+                    self.tell()
+                late = min((began[slot] for slot in playing), default=0) + self.max_steps
+            if not playing:
+                break
+        episodes = [own[k] for k in range(quota) for own in finished if k < len(own)][: self.wanted]
         return episodes, score(episodes)
+
+    def tell(self) -> None:
+        """Says once that an episode did not end: nothing else would."""
+        if not self.told:
+            text = "eval.max_steps: an episode had not ended after %d steps, and is scored as it stands. "
+            log.warning(text + "An environment that never ends needs env.time_limit.", self.max_steps)
+        self.told = True
 
     def close(self) -> None:
         if self.env is not None:

@@ -69,13 +69,16 @@ class Failed(Stage):
             raise EnvError(f"{self.faults.verdict()} {told}")
 
     def state(self) -> State:
-        return State({}, {"kinds": dict(self.faults.kinds), "rows_lost": self.faults.rows_lost})
+        pool = list(self.faults.of_pool())
+        return State({}, {"kinds": dict(self.faults.kinds), "rows_lost": self.faults.rows_lost, "pool": pool})
 
     def restore(self, state: State) -> None:
         saved: dict[str, Any] = dict(state.scalars)  # empty in the checkpoints of earlier versions
         self.faults.kinds = Counter({kind: read_count(times) for kind, times in saved.get("kinds", {}).items()})
         self.faults.count = self.faults.kinds.total()
         self.faults.rows_lost = read_count(saved.get("rows_lost", 0))
+        flight, replaced = saved.get("pool", (0, 0))
+        self.faults.before = read_count(flight), read_count(replaced)
 
 
 def named(told: Mapping[str, Any]) -> str:

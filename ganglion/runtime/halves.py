@@ -33,6 +33,7 @@ class Halves(Explorer):
 
     def step(self, at: Progress) -> LogData:
         """One action of every slot; the rows of the second half are of its action before."""
+        self.faults.check()
         before, past = self.begin()
         (first, ours), (second, theirs) = self.parts(before, past)
         if self.flight is None:

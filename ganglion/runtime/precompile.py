@@ -1,14 +1,23 @@
-"""Compiles what a run will need, on a throw-away copy: `python -m ganglion.runtime.precompile CONFIG [MODULE ...]`."""
+"""Compiles what a run will need, on a throw-away copy:
+
+python -m ganglion.runtime.precompile CONFIG [MODULE ...] [--parent PID]
+"""
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import os
-import sys
+import signal
+
+from ganglion.runtime.fleet.keeper import with_parent
 
 
-def main(config: str, modules: list[str]) -> None:
+def main(config: str, modules: list[str], parent: int) -> None:
     """Trains a copy of the run, compiled from the start, until each function has been compiled once."""
+    with_parent(signal.SIGKILL)
+    if os.getppid() != parent:  # it died before the line above
+        return
     os.nice(5)
     for module in modules:
         importlib.import_module(module)
@@ -17,12 +26,16 @@ def main(config: str, modules: list[str]) -> None:
 
     trainer = build(load(config, ["run.fast=compile", "run.mode=local"]))
     wanted = 1 + trainer.learner.agent.algo.late_every
-    parent = os.getppid()
     for log in trainer():
-        if log.at.opt_steps >= wanted or os.getppid() != parent:
+        if log.at.opt_steps >= wanted:
             break
     trainer.explorer.env.close()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2:])
+    parser = argparse.ArgumentParser()
+    parser.add_argument("config")
+    parser.add_argument("modules", nargs="*")
+    parser.add_argument("--parent", type=int, default=os.getppid(), help="a process that it ends with")
+    asked = parser.parse_args()
+    main(asked.config, asked.modules, asked.parent)

@@ -34,7 +34,7 @@ from ganglion.record.stores import StoreError, Where, located
 from ganglion.record.writers import RunInfo
 from ganglion.runtime.agent import Agent
 from ganglion.runtime.build import build, build_agent, build_env, build_evaluator, pick_device
-from ganglion.runtime.evaluator import deviation
+from ganglion.runtime.evaluator import deviation, never
 from ganglion.runtime.failures import Failed
 from ganglion.runtime.fleet.coordinator import Coordinator
 from ganglion.runtime.fleet.judge import Beside
@@ -53,6 +53,7 @@ class Run:
         self.cfg, self.folder, self.desk = cfg, folder, Desk(folder)
         self.guard: Callable[[], None] = unlocked  # refuses to go on where the folder is not this run's any more
         self.claim = ExitStack()  # its lock
+        self.asked = never  # whether it is to stop, where that cannot wait for an event
         self.why = ""  # what was chosen for this machine when the run began, and why
         self.checkpoints = Checkpoints(folder / "checkpoints", cfg.save.keep)
         self.trainer = trainer
@@ -192,7 +193,7 @@ class Run:
     def evaluate(self) -> tuple[list[Episode], Mapping[str, float]]:
         """The agent's score. Training is as it was, and saved, where the environments of the evaluation fail."""
         try:
-            return self.trainer.run_evaluate()
+            return self.trainer.run_evaluate(self.asked)
         except EnvError:
             if self.cfg.save.every.unit != "never":
                 self.save()
@@ -294,6 +295,8 @@ def unlocked() -> None:
 
 def settled(cfg: RunConfig) -> tuple[RunConfig, str]:
     """The config with every choice made that is left to the machine, as resuming will find it, and why."""
+    for writer in cfg.log.writers:
+        writer.check()
     env, why = (cfg.env if cfg.run.mode == "local" else light(cfg.env)).settled()
     if cfg.run.mode == "files":
         why = f"{why} Explorers join with: ganglion explore {cfg.fleet.path}".strip()

@@ -88,6 +88,8 @@ class Stints(Explorer):
             acted = act(before.obs, past, knobs, noise.next())
             after = env.step(acted.action)
             moments.append((before, past, acted, after, self.faults.lost))
+            if self.faults.count > self.faults.most:  # the run ends here, and is saved
+                break
             if past.memory:  # else nobody reads where episodes start until rows are made
                 past = Past(acted.memory, self.starts(before))
             before = after

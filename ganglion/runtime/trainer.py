@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from time import perf_counter
 
 from ganglion.config import Every
 from ganglion.core import Command, Episode, LogData, Progress, SetKnob, State, Stop, join, under
-from ganglion.runtime.evaluator import Evaluator
+from ganglion.envs.faults import close_all
+from ganglion.runtime.evaluator import Evaluator, never
 from ganglion.runtime.explorer import Explorer
 from ganglion.runtime.fleet.receiver import Receiver
 from ganglion.runtime.learner import Learner
@@ -44,9 +45,9 @@ class Trainer:
         began = perf_counter()
         return self.tick(self.learner.step(self.at), began)
 
-    def run_evaluate(self) -> tuple[list[Episode], Mapping[str, float]]:
-        """The deterministic score of the agent as it is; training does not notice."""
-        return self.evaluator.run()
+    def run_evaluate(self, asked: Callable[[], bool] = never) -> tuple[list[Episode], Mapping[str, float]]:
+        """The deterministic score of the agent as it is; training does not notice. `asked`: whether to stop."""
+        return self.evaluator.run(asked)
 
     def tick(self, log: LogData, began: float) -> LogData:
         at = Progress(*log.at[:3], self.at.seconds + perf_counter() - began)
@@ -55,8 +56,7 @@ class Trainer:
 
     def close(self) -> None:
         """Ends what the environments hold: worker processes, windows."""
-        self.explorer.env.close()
-        self.evaluator.close()
+        close_all([self.explorer.env, self.evaluator])
 
     def state(self) -> State:
         counters = State({}, {"at": list(self.at)})

@@ -5,8 +5,10 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import sys
 from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -24,11 +26,13 @@ class Pretend:
     """A run of ten events; `at_three` happens at the third."""
 
     made: list[Pretend]
+    saved: Path | None = Path("runs/my run/checkpoints/3")
     at_three: Callable[[], None]
 
     def __init__(self, config: RunConfig) -> None:
         self.cfg, self.folder, self.why = config, Path("runs/my run"), ""
         self.commands: list[Command | None] = []
+        self.checkpoints = SimpleNamespace(newest=lambda: self.saved)
         self.made.append(self)
 
     def needs(self) -> int:
@@ -70,7 +74,7 @@ def test_a_finished_run_says_what_to_do_next(pretend: type[Pretend], capsys: Cap
     assert pretend.made[0].commands == [None] * 10
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_signal_stops_and_says_how_to_resume(
     number: signal.Signals, code: int, pretend: type[Pretend], capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -80,6 +84,37 @@ def test_a_signal_stops_and_says_how_to_resume(
     assert "ganglion resume 'runs/my run' --import json" in capsys.readouterr().out
     assert pretend.made[0].commands == [None, None, None, Stop(f"interrupted by {number.name}")]
     assert signal.getsignal(number) is before
+
+
+def test_a_hang_up_that_nohup_ignores_stays_ignored(pretend: type[Pretend], monkeypatch: pytest.MonkeyPatch) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        monkeypatch.setattr(pretend, "at_three", staticmethod(lambda: signal.raise_signal(signal.SIGHUP)))
+        assert main(ASK) == 0
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_sys_exit_in_the_middle_of_a_run_is_a_failure(
+    pretend: type[Pretend], capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pretend, "at_three", staticmethod(lambda: sys.exit(0)))
+    assert main(ASK) == 3
+    assert "env: it called sys.exit(0). What was saved before is whole." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("error", [UserError("too late."), OSError(errno.EIO, "lost"), KeyboardInterrupt()])
+def test_nothing_is_promised_where_nothing_was_saved(
+    error: BaseException, pretend: type[Pretend], capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise error
+
+    monkeypatch.setattr(pretend, "at_three", staticmethod(fail))
+    monkeypatch.setattr(pretend, "saved", None)
+    assert main(ASK) in (1, 2, 130)
+    err = capsys.readouterr().err
+    assert "Nothing had been saved yet." in err and "resume" not in err
 
 
 def test_a_second_interrupt_ends_at_once(

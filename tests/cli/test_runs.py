@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import pty
+import select
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -70,6 +73,7 @@ def test_resume_with_a_longer_budget(trained: Path, capsys: Captured) -> None:
     [
         (["--algo", "dqn", "--env", "CartPol-v1"], "Did you mean 'CartPole-v1'?"),
         (["--algo", "sac", "--env", "CartPole-v1"], "sac"),
+        (["--algo", "dqn", "--env", "CartPole-v1", "log=[wandb]"], "pip install 'ganglion[wandb]'"),
         (["--algo", "dqq", "--env", "CartPole-v1"], "unknown algo 'dqq'. Accepted: dqn, impala, ppo, sac, "),
     ],
 )
@@ -77,6 +81,7 @@ def test_what_does_not_fit_leaves_no_folder(
     words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "wandb", None)
     assert main(["train", *words]) == 2
     assert message in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
@@ -114,3 +119,22 @@ def test_a_signal_saves_and_the_run_resumes(number: signal.Signals, tmp_path: Pa
     assert "Traceback" not in err
     [saved] = [int(path.name) for path in (folder / "checkpoints").iterdir() if path.name.isdigit()]
     assert main(["resume", str(folder), f"train.budget={saved + 100} steps"]) == 0
+
+
+def test_a_terminal_that_is_closed_saves_the_run(tmp_path: Path) -> None:
+    """Its SIGHUP counts as SIGTERM does, and that nothing can be said any more changes neither that nor the code."""
+    folder = tmp_path / "run"
+    words = [*ASK, *QUICK, f"run.dir={folder}", "train.budget=10M steps", "save.every=5M steps", "eval=never"]
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    command = [sys.executable, "-m", "ganglion", *words, "log.every=200 steps", "log.writers=[console, jsonl]"]
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execve(sys.executable, command, {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"})
+    until = time.monotonic() + 60
+    while not (metrics := folder / "metrics.jsonl").exists() or metrics.stat().st_size == 0:
+        assert time.monotonic() < until
+        if select.select([terminal], [], [], 0.05)[0]:
+            os.read(terminal, 1 << 16)
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 128 + signal.SIGHUP
+    assert any(path.name.isdigit() for path in (folder / "checkpoints").iterdir())

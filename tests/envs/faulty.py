@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import sys
 import time
 from typing import Any
 
@@ -53,6 +54,8 @@ class Faulty(Counting):
         self.episodes += 1
         if self.how == "reset" and self.due(0):
             raise RuntimeError("no way to begin")
+        if self.how == "leave at once" and self.due(0):
+            sys.exit(0)
         if self.how == "die" and self.due(0):
             os.kill(os.getpid(), signal.SIGKILL)
         return obs, info
@@ -78,6 +81,12 @@ class Faulty(Counting):
         match self.how:
             case "raise":
                 raise RuntimeError("out of order")
+            case "leave":
+                sys.exit(0)
+            case "no text":
+                raise Unreadable
+            case "interrupt":
+                raise KeyboardInterrupt
             case "nan reward":
                 return obs, float("nan"), *rest
             case "nan":
@@ -99,6 +108,22 @@ class Faulty(Counting):
             case "leak":
                 HOARD.append(bytearray(os.urandom(1)) * 300_000_000)
         return obs, reward, *rest
+
+
+class Unreadable(BaseException):
+    """An exception whose text fails, too."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+class Unclosable(Counting):
+    def close(self) -> None:
+        raise RuntimeError("stays open")
+
+
+def unclosable(slot: int) -> Unclosable:
+    return Unclosable(slot)
 
 
 class Doomed(Counting):
@@ -130,6 +155,11 @@ def doomed(slot: int) -> Doomed:
     return Doomed(slot)
 
 
+def stillborn(slot: int) -> Counting:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return Counting(slot)
+
+
 def two_sizes(slot: int) -> TwoSizes:
     return TwoSizes(slot)
 
@@ -146,6 +176,23 @@ class Sometimes(Counting):
         if self.t == 7 and self.how == "raise":
             raise RuntimeError("sometimes")
         return taken
+
+
+class Endless(Counting):
+    """Never ends by itself; the first of them to reach step `at` of an episode sends its own process a signal."""
+
+    made, rang = 0, False
+
+    def __init__(self, number: int = 0, at: int = -1) -> None:
+        super().__init__(length=10**9)
+        self.number, self.at = number, at
+        Endless.made += 1
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        if self.t == self.at and not Endless.rang:
+            Endless.rang = True
+            signal.raise_signal(self.number)
+        return super().step(action)
 
 
 class Wrong(Counting):

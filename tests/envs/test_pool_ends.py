@@ -5,12 +5,14 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
+import random
 import re
 import resource
 import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -114,6 +116,40 @@ def test_ctrl_c_saves_a_run_and_leaves_no_worker(tmp_path: Path) -> None:
 
 def children(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def workers(pid: int) -> list[int]:
+    """The worker processes of a run."""
+    found = []
+    for child in children(pid):
+        with suppress(OSError):
+            if b"ganglion.envs.worker" in Path(f"/proc/{child}/cmdline").read_bytes():
+                found.append(child)
+    return found
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(20))
+def test_a_run_outlives_workers_killed_while_they_start(seed: int, tmp_path: Path) -> None:
+    """At the beginning, for evaluations, in place of others: each costs what a worker costs, and the run its time."""
+    words = ["--algo", "ppo", "--env", "CartPole-v1", "env.workers=2", "env.slots=4", "train.budget=4k steps",
+             "eval.every=1k steps", "eval.episodes=4", "env.max_failures=1000", "log.writers=[jsonl]"]  # fmt: skip
+    command = [sys.executable, "-m", "ganglion", "train", *words, f"run.dir={tmp_path / 'run'}"]
+    dice, known, killed, row = random.Random(seed), set[int](), set[int](), 0
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as run:
+        while run.poll() is None and len(killed) < 40:
+            for pid in set(workers(run.pid)) - known:
+                known.add(pid)
+                row = row + 1 if row < 2 and (not killed or dice.random() < 0.6) else 0  # some come up
+                if row:
+                    time.sleep(dice.uniform(0.0, 0.8))
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+                        killed.add(pid)
+            time.sleep(0.01)
+        err = run.communicate(timeout=120)[1]
+    assert run.returncode == 0 and "Traceback" not in err, err
+    assert killed and gone(sorted(known))
 
 
 def files() -> int:

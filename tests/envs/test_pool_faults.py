@@ -13,23 +13,27 @@ import pytest
 
 from ganglion.core import Env
 from ganglion.envs import GymEnv
+from ganglion.envs.member import Member
 from ganglion.envs.pool import Pool
 from ganglion.envs.pooled import PoolEnv
 from ganglion.envs.seeds import episode_seed
-from ganglion.errors import EnvError
-from tests.envs.faulty import Faulty, faulty, wrong
+from ganglion.errors import EnvError, UserError
+from tests.envs.faulty import Faulty, Unclosable, faulty, wrong
 from tests.envs.worlds import random_action
 
 SLOTS, AT, ONLY, STEPS = 4, 7, 3, 60  # the last slot goes wrong at its eighth row, in its second episode
 CAUGHT = {
     "raise": "RuntimeError: out of order",
     "reset": "RuntimeError: no way to begin",
+    "leave": "SystemExit: 0",
+    "no text": "Unreadable, whose text cannot be read",
     "nan reward": "the reward is nan",
     "nan": "the observation is not finite",
     "inf": "the observation is not finite",
     "shape": "shape (4,) was expected, got (1,)",
     "dtype": "float32 was expected",
 }
+RAISED = ("raise", "reset", "leave", "no text")
 FATAL = {
     "kill": "the worker was ended by SIGKILL",
     "segfault": "the worker was ended by SIGSEGV",
@@ -92,8 +96,8 @@ def test_what_a_worker_can_catch(how: str, workers: int, tmp_path: Path, sound: 
     (failure,) = env.faults.fresh
     assert CAUGHT[how] in failure["error"] and failure["slot"] == ONLY and failure["episode"] == 1
     assert failure["seed"] == episode_seed(5, ONLY, 1)
-    assert failure["kind"] == ("raise" if how in ("raise", "reset") else "value")
-    assert ("faulty.py" in failure["traceback"]) == (how in ("raise", "reset"))
+    assert failure["kind"] == ("raise" if how in RAISED else "value")
+    assert ("faulty.py" in failure["traceback"]) == (how in RAISED)
     count = 0 if how == "reset" else AT
     assert failure["step"] == max(count - 1, 0) and len(failure["actions"][0]) == count
     taken = [int(random_action(env.spec.action, SLOTS, i)[ONLY]) for i in range(STEPS)]
@@ -102,6 +106,57 @@ def test_what_a_worker_can_catch(how: str, workers: int, tmp_path: Path, sound: 
     assert env.faults.count == 1
     assert not workers or env.pool.crew.pids() == before  # nobody had to be replaced
     env.close()
+
+
+def test_ctrl_c_is_the_environments_own_in_a_worker_alone(tmp_path: Path, sound: list[Any]) -> None:
+    """In this process it is somebody's who wants to end it."""
+    env = pool("interrupt", tmp_path, 2)
+    check_rows(*walk(env), sound)
+    assert "KeyboardInterrupt" in env.faults.fresh[0]["error"]
+    env.close()
+    (tmp_path / "failed").unlink()
+    with pytest.raises(KeyboardInterrupt):
+        walk(GymEnv(lambda slot: faulty(slot, **arguments("interrupt", tmp_path)), SLOTS))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_sys_exit_in_the_first_reset_is_a_message(workers: int) -> None:
+    settings = {"how": "leave at once", "at": 0, "only": 0, "episode": 0}
+    made = Pool("tests.envs.faulty:faulty", settings, 2, workers, masks=False) if workers else None
+    env: Any = PoolEnv(made) if made else GymEnv(lambda slot: faulty(slot, **settings), 2, masks=False)
+    with pytest.raises(EnvError, match="SystemExit: 0"):
+        env.reset(0)
+    env.close()
+
+
+def test_an_environment_that_cannot_be_made_again_goes_on_failing(caplog: pytest.LogCaptureFixture) -> None:
+    """Which is counted, and no traceback; what its close() raises is a line."""
+    made = []
+
+    def make(slot: int) -> Faulty:
+        made.append(slot)
+        if len(made) > SLOTS:
+            raise RuntimeError("no second one")
+        return faulty(slot, how="raise", at=3, only=ONLY, episode=0) if slot != 1 else Unclosable(slot)
+
+    env = GymEnv(make, SLOTS, "faulty")
+    rows, _ = walk(env, 30)
+    assert [failure["error"] for failure in env.faults.fresh] == [
+        "RuntimeError: out of order",
+        "RuntimeError: no second one",
+    ]
+    assert rows[-1].valid.all()
+    env.close()
+    assert [record.getMessage() for record in caplog.records if "close()" in record.getMessage()] == [
+        "env: close() failed: RuntimeError: stays open"
+    ]
+
+
+def test_a_worker_whose_environment_cannot_be_closed_says_so_in_a_line(capfd: pytest.CaptureFixture[str]) -> None:
+    env = PoolEnv(Pool("tests.envs.faulty:unclosable", {}, 2, 1, spare=False))
+    env.reset(0)
+    env.close()
+    assert capfd.readouterr().err == "env: close() failed 2 times: RuntimeError: stays open\n"
 
 
 @pytest.mark.parametrize("how", FATAL)
@@ -219,6 +274,89 @@ def test_a_spare_that_was_killed_is_no_failure(sound: list[Any]) -> None:
     assert (step.obs == sound[10].obs).all()
     assert env.faults.count == 1 and env.faults.rows_lost == 0
     env.close()
+
+
+class Killing:
+    """Kills workers as soon as they are told one thing, as often as it is asked to."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.told, self.left, self.tell = "", 0, Member.tell
+        monkeypatch.setattr(Member, "tell", lambda *words: self(*words))
+
+    def __call__(self, member: Member, message: dict[str, Any], payload: bytes = b"") -> None:
+        doomed = message["do"] == self.told and self.left > 0 and not message.get("warm")
+        if not doomed:
+            self.tell(member, message, payload)
+            return
+        self.left -= 1
+        os.kill(member.pid, signal.SIGKILL)
+        os.waitid(os.P_PID, member.pid, os.WEXITED | os.WNOWAIT)
+        self.tell(member, message, payload)
+
+
+NEVER = {"how": "never", "at": -1, "only": -1, "episode": -1}
+
+
+@pytest.mark.parametrize(("told", "times"), [("load", 1), ("take", 3), ("map", 1), ("reset", 1), ("reset", 3)])
+def test_a_worker_killed_while_it_starts_is_a_failure_like_others(
+    told: str, times: int, sound: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kill = Killing(monkeypatch)
+    kill.told, kill.left = told, times
+    env = PoolEnv(Pool("tests.envs.faulty:faulty", NEVER, SLOTS, 2), "killed")
+    rows, lost = walk(env, 12)
+    assert all((a.obs == b.obs).all() and (a.valid == b.valid).all() for a, b in zip(rows, sound[:13], strict=True))
+    assert env.faults.kinds == {"death": times} and "SIGKILL" in env.faults.fresh[0]["error"]
+    assert 1 <= len(env.pool.replaced) <= 2 and env.faults.rows_lost == 0 and not any(mask is not None for mask in lost)
+    env.close()
+
+
+@pytest.mark.parametrize("told", ["load", "take", "map", "bring"])
+def test_a_worker_killed_while_it_replaces_another(
+    told: str, sound: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is another failure: where one comes up in the end, no row is lost that can be replayed."""
+    kill = Killing(monkeypatch)
+    env = PoolEnv(Pool("tests.envs.faulty:faulty", NEVER, SLOTS, 2, spare=False), "killed")
+    rows = [env.reset(5)]
+    for t in range(12):
+        if t == 5:
+            kill.told, kill.left = told, 1
+            os.kill(victim := env.pool.crew.pids()[1], signal.SIGKILL)
+            os.waitid(os.P_PID, victim, os.WEXITED | os.WNOWAIT)
+        rows.append(env.step(random_action(env.spec.action, SLOTS, t)))
+    assert env.faults.kinds == {"death": 2} and kill.left == 0 and len(env.pool.replaced) == 1
+    assert all((a.obs[:2] == b.obs[:2]).all() for a, b in zip(rows, sound[:13], strict=True))
+    env.close()
+
+
+def test_while_no_worker_can_be_started_its_episodes_are_cut(sound: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each step tries again: how often that is worth while is up to env.max_failures."""
+    kill = Killing(monkeypatch)
+    env = PoolEnv(Pool("tests.envs.faulty:faulty", NEVER, SLOTS, 2, spare=False), "killed")
+    rows = [env.reset(5)]
+    for t in range(12):
+        if t == 5:
+            kill.told, kill.left = "take", 5
+            os.kill(victim := env.pool.crew.pids()[1], signal.SIGKILL)
+            os.waitid(os.P_PID, victim, os.WEXITED | os.WNOWAIT)
+        rows.append(env.step(random_action(env.spec.action, SLOTS, t)))
+    assert all((a.obs[:2] == b.obs[:2]).all() for a, b in zip(rows, sound[:13], strict=True))
+    assert [t for t, row in enumerate(rows) if row.truncated[2:].any()] == [6]
+    assert (rows[6].obs[2:] == rows[5].obs[2:]).all() and not rows[6].valid[2:].any()
+    assert rows[7].valid.all() and (rows[7].obs[2:, 2] == 0).all()  # other episodes begin
+    assert env.faults.kinds == {"death": 7} and env.faults.rows_lost == 2
+    state = env.state()
+    again = GymEnv(lambda slot: Faulty(slot, **NEVER), SLOTS)
+    again.restore(state)
+    action = random_action(env.spec.action, SLOTS, 99)
+    assert (again.step(action).obs == env.step(action).obs).all()
+    env.close()
+
+
+def test_an_environment_whose_process_always_dies_is_told_in_one_message() -> None:
+    with pytest.raises(EnvError, match="a worker could not be started: the worker was ended by SIGKILL"):
+        Pool("tests.envs.faulty:stillborn", {}, 2, 2)
 
 
 def test_replacement_is_quick() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from ganglion.core import Row
 from ganglion.errors import EnvError
 from ganglion.record.checkpoint import Checkpoints
 from ganglion.runtime.run import Run
+from tests.envs.test_pool_faults import Killing
 
 PPO = {"kind": "ppo", "horizon": 16, "net": {"hidden": [16]}}
 
@@ -62,9 +65,14 @@ def test_training_goes_on(workers: int, tmp_path: Path) -> None:
     again.close()
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_too_many_stop_a_run_that_is_saved(workers: int, tmp_path: Path) -> None:
-    run = Run.create(config(tmp_path / "run", workers, max_failures=3))
+@pytest.mark.parametrize("way", ["here", "workers", "halves", "stints"])
+def test_too_many_stop_a_run_that_is_saved(way: str, tmp_path: Path) -> None:
+    workers = 0 if way in ("here", "stints") else 2
+    run = Run.create(config(tmp_path / "run", workers, max_failures=3, halves=way == "halves"))
+    if way == "stints":  # compiled in name alone
+        agent = run.trainer.learner.agent
+        agent.swap.on, agent.fast_explore = True, agent.explore
+        agent.fast_learn, agent.fast_prepare = agent.update, agent.algo.prepare
     with pytest.raises(EnvError, match=r"failed 4 times \(4 raise\), and 3 were allowed.*failures"):
         for _ in run.stream():
             pass
@@ -76,6 +84,52 @@ def test_too_many_stop_a_run_that_is_saved(workers: int, tmp_path: Path) -> None
     for _ in more.stream():
         pass
     more.close()
+
+
+def test_workers_that_can_no_longer_be_started_end_a_run_that_is_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kill = Killing(monkeypatch)
+    run = Run.create(config(tmp_path / "run", 2, per_slot=(), max_failures=6))
+    with pytest.raises(EnvError, match=r"failed \d+ times \(\d+ death\), and 6 were allowed.*failures"):
+        for log in run.stream():
+            if log.at.env_steps > 50 and not kill.left:
+                kill.told, kill.left = "take", 1000
+                os.kill(run.trainer.explorer.env.pool.crew.pids()[0], signal.SIGKILL)
+    run.close()
+    kill.left = 0
+    before = run.trainer.explorer.faults.numbers()
+    more = Run.open(run.folder, ["env.max_failures=1000"])
+    assert more.trainer.at == run.trainer.at and more.trainer.at.env_steps > 50
+    for _ in more.stream():
+        pass
+    more.close()
+    last = json.loads((run.folder / "metrics.jsonl").read_text().splitlines()[-1])
+    assert last["env/replaced"] == before["env/replaced"] and "env/rows_in_flight" in last
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_pools_count_goes_on_after_a_resume(workers: int, tmp_path: Path) -> None:
+    """Also where the run goes on without workers."""
+    run = Run.create(config(tmp_path / "run", 2, per_slot=()))
+    pool = run.trainer.explorer.env.pool
+    for log in run.stream():
+        if log.at.env_steps > 200 and not pool.replaced:
+            os.kill(pool.crew.pids()[0], signal.SIGKILL)
+            os.waitid(os.P_PID, pool.crew.pids()[0], os.WEXITED | os.WNOWAIT)
+    run.close()
+    first = run.trainer.explorer.faults.numbers()
+    assert first["env/replaced"] == 1 and first["env/rows_in_flight"] > 0
+    more = Run.open(run.folder, ["train.budget=800 steps", f"env.workers={workers}"])
+    assert more.trainer.explorer.faults.numbers() == first
+    pool = more.trainer.explorer.env.pool if workers else None
+    for log in more.stream():
+        if pool and log.at.env_steps > 600 and not pool.replaced:
+            os.kill(pool.crew.pids()[0], signal.SIGKILL)
+    more.close()
+    last = json.loads((run.folder / "metrics.jsonl").read_text().splitlines()[-1])
+    assert last["env/replaced"] == 1 + bool(workers) and last["env/rows_in_flight"] >= first["env/rows_in_flight"]
+    assert f"{1 + bool(workers)} workers replaced" in more.summary()["Failures"]
 
 
 def test_the_command_line_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,6 +6,7 @@ import logging
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -138,6 +139,33 @@ def test_the_other_process_compiles_what_the_config_says(tmp_path: Path):
     command = [sys.executable, "-m", "ganglion.runtime.precompile", str(tmp_path / "config.yaml")]
     subprocess.run(command, check=True, env={**os.environ, **cache}, timeout=300)
     assert list((tmp_path / "cache").rglob("*.cpp")), "nothing was compiled"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process of its parent's death")
+def test_the_other_process_ends_with_this_one(tmp_path: Path):
+    """Also in the middle of what takes minutes, such as compiling: here an import stands for it."""
+    (tmp_path / "slow.py").write_text("import os, time\nopen('pid', 'w').write(str(os.getpid()))\ntime.sleep(600)\n")
+    script = (
+        "import time, pathlib; from ganglion.fast import Compiler; "
+        "Compiler(pathlib.Path('config.yaml'), ['slow']).start(); time.sleep(600)"
+    )
+    paths = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
+    with subprocess.Popen(
+        [sys.executable, "-c", script], cwd=tmp_path, env={**os.environ, "PYTHONPATH": paths}
+    ) as parent:
+        pid, until = tmp_path / "pid", time.monotonic() + 60
+        while not (pid.exists() and pid.read_text()) and time.monotonic() < until:
+            time.sleep(0.05)
+        compiler = Path(f"/proc/{pid.read_text()}/stat")
+        assert compiler.exists()
+        parent.kill()
+    while (
+        compiler.exists()
+        and compiler.read_text().rpartition(")")[2].split()[0] not in "ZX"
+        and time.monotonic() < until
+    ):
+        time.sleep(0.05)
+    assert not compiler.exists() or compiler.read_text().rpartition(")")[2].split()[0] in "ZX"
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="graphs need a GPU, and there is one")

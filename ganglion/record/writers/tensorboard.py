@@ -5,13 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, ClassVar
 
 import yaml
 
 from ganglion.config import WriterConfig, register
 from ganglion.core import LogData
-from ganglion.errors import UserError
 from ganglion.record.writers import RunInfo
 
 FOLDER = "tensorboard"
@@ -22,6 +21,8 @@ logger = logging.getLogger(__name__)
 class TensorboardConfig(WriterConfig):
     """TensorBoard event files in the run's folder, by env steps."""
 
+    package: ClassVar[str | None] = "tensorboard"
+
     def build(self, run: RunInfo) -> Tensorboard:
         return Tensorboard(run)
 
@@ -31,10 +32,8 @@ class Tensorboard:
     events end, until the run is resumed."""
 
     def __init__(self, run: RunInfo) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter  # a second of imports, for those who ask
-        except ImportError as error:
-            raise UserError("the writer 'tensorboard' needs: pip install 'ganglion[tensorboard]'") from error
+        from torch.utils.tensorboard import SummaryWriter  # a second of imports, for those who ask
+
         resumed = run.at.env_steps + 1 if run.offset is not None else None
         self.events = SummaryWriter(str(run.folder / FOLDER), purge_step=resumed, flush_secs=10)
         self.lost = False  # its own thread has found the disk full, and is dead

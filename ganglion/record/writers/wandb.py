@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import secrets
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
 from ganglion.config import WriterConfig, register
 from ganglion.core import LogData
-from ganglion.errors import UserError
 from ganglion.record.writers import RunInfo
 
 ID_FILE = "wandb-id.txt"
@@ -21,6 +20,7 @@ ID_FILE = "wandb-id.txt"
 class WandbConfig(WriterConfig):
     """Weights & Biases; offline (`wandb sync` uploads later) unless WANDB_API_KEY is set."""
 
+    package: ClassVar[str | None] = "wandb"
     project: str = Field(default="ganglion", min_length=1, max_length=128)
     entity: str | None = None
     group: str | None = None
@@ -34,10 +34,8 @@ class Wandb:
     """Scalars by env steps, in a run whose id is kept in the run's folder so that resuming continues it."""
 
     def __init__(self, config: WandbConfig, run: RunInfo) -> None:
-        try:
-            import wandb  # seconds of imports, for those who ask
-        except ImportError as error:
-            raise UserError("the writer 'wandb' needs: pip install 'ganglion[wandb]'") from error
+        import wandb  # seconds of imports, for those who ask
+
         run.folder.mkdir(parents=True, exist_ok=True)
         self.run = wandb.init(
             project=config.project,

@@ -7,15 +7,16 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from time import monotonic, sleep
 from types import FrameType
 from typing import IO, Any
 
 from ganglion.runtime.fleet.folders import sweep
+from ganglion.runtime.signals import caught
 
-FINAL = {0, 2, 3, 4, 130, 143}  # exit codes that another try would not change: well, bad input, diverged, interrupted
+FINAL = {0, 2, 3, 4, 129, 130, 143}  # exit codes that another try would not change: well, bad input, diverged, stopped
 SHORT, PAUSE = 10.0, 2.0  # seconds: one that died sooner is not tried again at once
 END_WITH_PARENT = 1  # prctl
 
@@ -56,7 +57,7 @@ class Keeper:
 
     def keep(self, train: Sequence[str], resume: Sequence[str], environ: Mapping[str, str] = os.environ) -> int:
         """The exit code of the last life."""
-        with self.signals():
+        with caught(self.pass_on):
             while True:
                 began = monotonic()
                 self.process = Kept(resume if self.begun() else train, environ)
@@ -75,16 +76,6 @@ class Keeper:
                 sleep(PAUSE if monotonic() - began < SHORT else 0)
                 if self.asked:  # meanwhile
                     return 128 + self.asked[-1]
-
-    @contextmanager
-    def signals(self) -> Iterator[None]:
-        numbers = (signal.SIGINT, signal.SIGTERM)
-        before: dict[int, Any] = {number: signal.signal(number, self.pass_on) for number in numbers}
-        try:
-            yield
-        finally:
-            for number, old in before.items():
-                signal.signal(number, old)
 
     def pass_on(self, number: int, frame: FrameType | None) -> None:
         self.asked.append(signal.Signals(number))

@@ -100,7 +100,8 @@ class Partner:
 
 
 def main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the first one, which ends the others
+    for number in (signal.SIGINT, signal.SIGHUP):  # of a terminal: they are for the first one, which ends the others
+        signal.signal(number, signal.SIG_IGN)
     answers = os.fdopen(os.dup(1), "w")  # nobody else has it: a process that outlives this one would hold it open
     os.dup2(2, 1)  # whatever an environment prints, in whatever language, is no answer
     partner = Partner(json.loads(sys.stdin.readline()))
