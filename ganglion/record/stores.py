@@ -74,7 +74,7 @@ class Remote:
         """The same of a file of no more bytes than `most`; ValueError where it has more."""
         size = int(self.ask("look at it", lambda: self.fs.info(self.url))["size"] or 0)
         check_size(size, most)
-        return self.ask("read it", lambda: bytes(self.fs.cat_file(self.url, 0, size))) if size else b""
+        return self.ask("read it", lambda: bytes(self.fs.cat_file(self.url, start=0, end=size))) if size else b""
 
     def read_text(self, encoding: str = "utf-8") -> str:
         return self.read_bytes().decode(encoding)
@@ -196,10 +196,11 @@ class Beneath:
                 if error.errno in (errno.ELOOP, errno.ENXIO):
                     raise ValueError("it is no file") from None
                 raise
+        told = os.fstat(handle)
+        if not S_ISREG(told.st_mode):
+            os.close(handle)
+            raise ValueError("it is no file")
         with open(handle, "rb") as file:
-            told = os.fstat(file.fileno())
-            if not S_ISREG(told.st_mode):
-                raise ValueError("it is no file")
             check_size(told.st_size, most)
             return file.read(most)
 

@@ -27,6 +27,7 @@ from ganglion.core import (
     Space,
     Step,
 )
+from ganglion.envs.arrays import MASK
 from ganglion.envs.elements import zeros
 from ganglion.exchange import Packet
 from ganglion.runtime.agent import Agent
@@ -39,10 +40,9 @@ MANY = 10_000  # reports, or names of numbers, in one item at most
 # ------------------------------------------------------------ what is told beside tensors
 
 Count = Annotated[int, Field(ge=0, lt=1 << 63)]
-Number = Annotated[float, Field(allow_inf_nan=False)]
 Text = Annotated[str, Field(max_length=1 << 20)]
 Word = Annotated[str, Field(pattern=r"^[a-z_]{1,32}$")]
-Info = Annotated[dict[Annotated[str, Field(max_length=200)], Number], Field(max_length=MANY)]
+Info = Annotated[dict[Annotated[str, Field(max_length=200)], float], Field(max_length=MANY)]
 Slot = Annotated[int, Field(ge=-1, lt=1 << 31)]
 
 
@@ -66,18 +66,18 @@ class Report(Plain):
     acting: bool = False
     actions: list[Any] | None = None
     worker: Count | None = None
-    total: Number | None = None
+    total: float | None = None
 
 
 class About(Plain):
     """All that an item tells."""
 
     origin: Annotated[tuple[str, Count, Count, Count, int], Strict(False)]
-    episodes: list[Annotated[tuple[Slot, Number, Number, Info, Count], Strict(False)]]
+    episodes: list[Annotated[tuple[Slot, float, float, Info, Count], Strict(False)]]
     failures: Annotated[list[Report], Field(max_length=MANY)] = []
     logged: Annotated[list[Report], Field(max_length=MANY)] = []
     rows_lost: Count = 0
-    seconds: Number = 0.0
+    seconds: float = 0.0
 
 
 # ------------------------------------------------------------ items
@@ -111,7 +111,9 @@ class Expected:
 
 def expect(agent: Agent, processor: Processor, spec: EnvSpec, lot: Lot) -> Expected:
     """What explorers will send: seen from a step that is taken here with an observation of zeros, all actions legal."""
-    obs = ops.map_tree(lambda x: torch.ones_like(x) if x.dtype == torch.bool else x, zeros(spec.obs, spec.slots))
+    obs = zeros(spec.obs, spec.slots)
+    if isinstance(obs, dict) and MASK in obs:
+        obs[MASK] = ops.map_tree(lambda x: torch.ones_like(x, dtype=torch.bool), obs[MASK])
     off = torch.zeros(spec.slots, dtype=torch.bool)
     step = Step(obs, torch.zeros(spec.slots), off, off, ~off)
     past = agent.start(spec.slots)
