@@ -139,6 +139,15 @@ def test_what_each_learner_receives(rule: str) -> None:
     assert table.account.lost == table.account.duplicated == 0
 
 
+def test_what_is_no_item_goes_to_nobody_and_holds_up_no_explorer() -> None:
+    """The first learner opens what others will be given."""
+    table = Table("divide", 2, [1_000])
+    table.hear = lambda packet: packet.origin.sequence % 2 == 0
+    pulled(table, 20)
+    (other,) = table.desks[1:]
+    assert len(other.actor.items) > 5 and all(item.sequence % 2 == 0 for item in other.actor.items)
+
+
 def test_a_learner_that_takes_nothing_holds_up_only_its_explorers() -> None:
     table = Table("divide", 2, [1])
     assert {item.explorer for item in pulled(table, 50)} == {0}

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from time import monotonic
 from typing import NamedTuple
 
 from ganglion.core import Origin, State
 
 log = logging.getLogger(__name__)
 WINDOW = 1_000  # numbers that an explorer's next item may be ahead of the one that is due
-TOLD = 10  # refusals that are warned about one by one
+TOLD, AGAIN = 10, 60.0  # refusals that are warned about one by one; seconds after which one more is
 
 
 class Source(NamedTuple):
@@ -35,6 +36,7 @@ class Account:
         self.restarts = 0
         self.next: dict[Source, int] = {}
         self.places: set[Source] = set()  # that were given to explorers
+        self.warned = 0.0  # when, of a refusal
         self.newest = -1  # version of the weights that were published last
 
     def admit(self, source: Source) -> None:
@@ -63,9 +65,10 @@ class Account:
     def refuse(self, why: str) -> bool:
         """Counts what is not taken: False, as an answer to whether it is."""
         self.refused += 1
-        if self.refused <= TOLD:
-            last = " (others are only counted: fleet/refused)" if self.refused == TOLD else ""
-            log.warning("refused an item, %s%s", why, last)
+        if self.refused <= TOLD or monotonic() - self.warned > AGAIN:
+            self.warned = monotonic()
+            more = "" if self.refused < TOLD else f" ({self.refused} so far; most are only counted, as fleet/refused)"
+            log.warning("refused an item, %s%s", why, more)
         return False
 
     def ended(self, in_flight: int) -> None:

@@ -11,6 +11,7 @@ from ganglion.buffers import RolloutBuffer
 from ganglion.buffers.frames import Frames
 from ganglion.core import Env, EnvSpec, LogData, Progress, State, Weights, join, under
 from ganglion.envs.faults import Faults, faults_of
+from ganglion.errors import UserError
 from ganglion.exchange import Packet
 from ganglion.runtime.fleet.account import Account
 from ganglion.runtime.fleet.items import Expected
@@ -109,6 +110,8 @@ class Receiver:
             item = self.expected.read(packet)
         except Exception as error:  # bytes that somebody else made may be wrong in any way
             fault = " ".join(f"{type(error).__name__}: {error}".split())[:500]
+            if self.fleet.lockstep:  # of this process's own
+                raise UserError(f"env: what came of a step is not what its spaces say. {fault}") from error
         return item if self.fleet.account.take(packet.origin, fault) else None
 
     def publish(self, at: Progress) -> None:
