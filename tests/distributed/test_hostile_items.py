@@ -295,7 +295,7 @@ def test_an_explorer_removes_nothing_beside_the_path(token: str, world: Path) ->
 WRONG: dict[str, list[Any]] = {
     "token": [7, None, ["0" * 16]],
     "ganglion": ["1.0\x1b[31m", 1],
-    "config": [1, None, {}],
+    "config": [1, None, {}, "cartpole/dqn", "/etc/hostname"],
     "modules": ["os", [1], ["os; rm -rf /"], ["a\nb"]],
     "rows": [0, -1, 1.5, "8", 10**18, True],
     "codec": ["zlib", ["zlib"], ["lz5", 0], ["zlib", -1], ["zlib", "0"]],
@@ -386,6 +386,20 @@ def test_forged_weights_are_passed_over(world: Path) -> None:
     assert found is not None and found.version == 3
     broker.publish(right._replace(version=4), "main")  # what is newer than the learner's own is nobody's
     assert sorted(path.name for path in (folder / "weights").iterdir()) == ["main.3", "main.4"]
+
+
+def test_made_up_weights_are_used_until_the_next_update_at_most(world: Path) -> None:
+    """However new they say they are."""
+    (world / "fleet").mkdir()
+    learner, explorer = (FileBroker(world / "fleet", 1) for _ in range(2))
+    right = Weights(3, {"epsilon": 0.5}, {"w": torch.zeros(2)})
+    learner.publish(right, "main")
+    put(world / "fleet" / "weights" / f"main.{10**17}", seal(pack_weights(right._replace(version=10**17))))
+    found = explorer.latest("main", 3)
+    assert found is not None and found.version == 10**17
+    learner.publish(right._replace(version=4), "main")
+    found = explorer.latest("main", 10**17)
+    assert found is not None and found.version == 4 and explorer.latest("main", 4) is None
 
 
 def test_an_explorer_knows_the_weights_of_its_model(world: Path) -> None:

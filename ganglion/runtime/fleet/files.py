@@ -180,9 +180,11 @@ class FileBroker:
                 drop(self.board / f"{player}.{version}")
 
     def latest(self, player: str, newer_than: int) -> Weights | None:
-        """The newest that is whole."""
+        """The newest that is whole. Where all are older than what is asked for, that one was withdrawn: a forger's."""
         with self.outage.borne():
-            for version in self.versions(player):
+            known = self.versions(player)
+            newer_than = -1 if known and known[0] < newer_than else newer_than
+            for version in known:
                 if version <= newer_than:
                     break
                 weights = self.read_weights(f"{player}.{version}")

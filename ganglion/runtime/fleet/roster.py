@@ -50,7 +50,7 @@ class Session(NamedTuple):
 
     token: Annotated[str, Field(pattern=f"^{TOKEN.pattern}$")]  # of this start of the learner; names its folder
     ganglion: Annotated[str, Field(pattern=r"^[0-9A-Za-z.+_-]{1,64}$")]  # its version
-    config: str  # YAML
+    config: Annotated[str, Field(pattern=r"\n")]  # YAML, of several lines: one would be the name of a file
     modules: list[Annotated[str, Field(pattern=r"^[A-Za-z_][0-9A-Za-z_.]{0,200}$")]]  # the user's, that register names
     rows: Annotated[int, Field(ge=1, le=1 << 24)]  # of an item
     codec: tuple[Annotated[str, Field(pattern=f"^({'|'.join(CODECS)})$")], Annotated[int, Field(ge=0)]]
