@@ -78,6 +78,7 @@ class Frames(Whole):
         self.history = self.count - 1
         self.code = compiled.code() if device.type == "cpu" else None
         self.shown: tuple[list[Tensor], tuple[Obs, Obs]] | None = None  # leaves that were gathered, and views of them
+        self.checked = CHECKED
         self.ages = torch.arange(self.history, -1, -1, device=device)  # of the frames in a stack
 
     def kept(self, row: Row, ring: SampledRing) -> Row:
@@ -150,7 +151,7 @@ class Frames(Whole):
         return ops.unflatten(ring.held.obs, named)
 
     def check(self, row: Row, ring: SampledRing) -> None:
-        if ring.pushed > CHECKED:
+        if ring.pushed > self.checked:
             return
         newest = torch.arange(self.slots, device=ring.device) + (ring.pushed - 1) % ring.length * self.slots
         again = self.read(ring, newest[None])

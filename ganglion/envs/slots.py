@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import islice, takewhile
 from math import isfinite
 from typing import Any, Literal, NamedTuple
@@ -23,7 +23,6 @@ from ganglion.errors import UserError
 
 Finished = tuple[int, float, int, dict[str, float]]  # slot, total, length, info: what becomes a core.Episode
 Make = Callable[[int], gymnasium.Env[Any, Any]]  # a slot of the run -> its environment
-LONG = 20_000  # characters of a traceback
 GOES_ON = "_goes_on"  # in the info of an ending: the game is not over (a life was lost), the next reset continues it
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from stat import S_ISREG
 from typing import Any, TypeVar
 
 from ganglion.errors import UserError, check_place, nearest
@@ -66,6 +69,12 @@ class Remote:
 
     def read_bytes(self) -> bytes:
         return self.ask("read it", lambda: bytes(self.fs.cat_file(self.url)))
+
+    def read_most(self, most: int) -> bytes:
+        """The same of a file of no more bytes than `most`; ValueError where it has more."""
+        size = int(self.ask("look at it", lambda: self.fs.info(self.url))["size"] or 0)
+        check_size(size, most)
+        return self.ask("read it", lambda: bytes(self.fs.cat_file(self.url, start=0, end=size))) if size else b""
 
     def read_text(self, encoding: str = "utf-8") -> str:
         return self.read_bytes().decode(encoding)
@@ -134,7 +143,115 @@ class Remote:
             raise StoreError(f"{self}: cannot {what}: {brief(error)}") from error
 
 
+FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0)
+UNLINKED = getattr(os, "O_NOFOLLOW", 0)
+AT_ONCE = getattr(os, "O_NONBLOCK", 0)  # a pipe is opened, and seen to be no file
+
+
+class Beneath:
+    """A name beneath a folder of a disk that others may write to, used as a Path is. Nothing is reached through a link:
+    each step is taken from a folder that is open, so that nobody can change the way meanwhile."""
+
+    pace = QUICK
+
+    def __init__(self, root: Path, *parts: str) -> None:
+        self.root, self.parts = root, parts
+
+    def __truediv__(self, name: str) -> Beneath:
+        return Beneath(self.root, *self.parts, name)
+
+    def __str__(self) -> str:
+        return str(self.root.joinpath(*self.parts))
+
+    @property
+    def name(self) -> str:
+        return self.parts[-1]
+
+    @property
+    def parent(self) -> Beneath:
+        return Beneath(self.root, *self.parts[:-1])
+
+    @contextmanager
+    def opened(self, parts: Sequence[str], make: bool = False) -> Iterator[int]:
+        """A folder beneath the root."""
+        handle = os.open(self.root, FOLDER)
+        try:
+            for part in parts:
+                if make:
+                    with suppress(FileExistsError):
+                        os.mkdir(part, dir_fd=handle)
+                inner = os.open(part, FOLDER | UNLINKED, dir_fd=handle)
+                os.close(handle)
+                handle = inner
+            yield handle
+        finally:
+            os.close(handle)
+
+    def read_most(self, most: int) -> bytes:
+        """The bytes of a file of no more than `most`; ValueError where it has more, or is a link, a pipe, a folder."""
+        with self.opened(self.parts[:-1]) as folder:
+            try:
+                handle = os.open(self.name, os.O_RDONLY | UNLINKED | AT_ONCE, dir_fd=folder)
+            except OSError as error:
+                if error.errno in (errno.ELOOP, errno.ENXIO):
+                    raise ValueError("it is no file") from None
+                raise
+        told = os.fstat(handle)
+        if not S_ISREG(told.st_mode):
+            os.close(handle)
+            raise ValueError("it is no file")
+        with open(handle, "rb") as file:
+            check_size(told.st_size, most)
+            return file.read(most)
+
+    def put(self, parts: Iterable[bytes | memoryview]) -> None:
+        new = f".new-{self.name}"
+        with self.opened(self.parts[:-1], make=True) as folder:
+            remove(new, folder)
+            handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666, dir_fd=folder)
+            with open(handle, "wb") as file:
+                file.writelines(parts)
+            try:
+                os.replace(new, self.name, src_dir_fd=folder, dst_dir_fd=folder)
+            except IsADirectoryError:
+                remove(self.name, folder)
+                os.replace(new, self.name, src_dir_fd=folder, dst_dir_fd=folder)
+
+    def unlink(self) -> None:
+        """Removes it, whatever it is; of a link the link."""
+        with suppress(FileNotFoundError), self.opened(self.parts[:-1]) as folder:
+            remove(self.name, folder)
+
+    clear = unlink
+
+    def names(self) -> list[str]:
+        with suppress(FileNotFoundError), self.opened(self.parts) as folder:
+            return os.listdir(folder)
+        return []
+
+
+def remove(name: str, folder: int) -> None:
+    """Removes what has a name in an open folder, if it is there, and all that lies in it."""
+    try:
+        os.unlink(name, dir_fd=folder)
+    except FileNotFoundError:
+        pass
+    except IsADirectoryError:
+        shutil.rmtree(name, dir_fd=folder)  # which follows no link, either
+
+
+def check_size(size: int, most: int) -> None:
+    if size > most:
+        raise ValueError(f"it has {size:,} bytes, and {most:,} are allowed")
+
+
 Where = Path | Remote
+Shared = Beneath | Remote
+
+
+def shared(place: Where | Beneath) -> Shared:
+    """A place that others write to as well."""
+    return Beneath(place) if isinstance(place, Path) else place
 
 
 def brief(error: Exception) -> str:
@@ -208,41 +325,31 @@ def reached(place: Path | Remote, setting: str) -> Path | Remote:
     return place
 
 
-# ------------------------------------------------------------ the same for both
+# ------------------------------------------------------------ the same for all
 
 
-def names(folder: Path | Remote) -> list[str]:
+def names(folder: Where | Beneath) -> list[str]:
     """What lies in a folder, without what is being written; nothing where there is no folder."""
-    if isinstance(folder, Remote):
-        return folder.names()
-    try:
-        return [name for name in os.listdir(folder) if not name.startswith(".")]
-    except FileNotFoundError:
-        return []
+    place = shared(folder)
+    return [name for name in place.names() if isinstance(place, Remote) or not name.startswith(".")]
 
 
-def put(path: Path | Remote, data: bytes) -> None:
+def put(path: Where | Beneath, data: bytes) -> None:
     """Writes a file that readers see whole or not at all; it need not outlive a loss of power."""
-    if isinstance(path, Remote):
-        path.put([data])
-        return
-    new = path.with_name(f".new-{path.name}")
-    try:
-        new.write_bytes(data)
-    except FileNotFoundError:
-        new.parent.mkdir(parents=True, exist_ok=True)
-        new.write_bytes(data)
-    os.replace(new, path)
+    if isinstance(path, Path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path = Beneath(path.parent, path.name)
+    path.put([data])
 
 
-def drop(path: Path | Remote) -> None:
+def drop(path: Where | Beneath) -> None:
     """Removes a file, if it is there."""
-    if isinstance(path, Remote):
-        path.unlink()
-    else:
+    if isinstance(path, Path):
         path.unlink(missing_ok=True)
+    else:
+        path.unlink()
 
 
-def pace(folder: Path | Remote) -> float:
+def pace(folder: Where | Beneath) -> float:
     """Seconds between two looks, for whoever waits for something to appear."""
-    return folder.pace if isinstance(folder, Remote) else QUICK
+    return QUICK if isinstance(folder, Path) else folder.pace

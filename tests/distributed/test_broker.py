@@ -12,7 +12,7 @@ import torch
 
 from ganglion.core import Origin, Weights
 from ganglion.exchange import Broker
-from ganglion.runtime.fleet.account import Account
+from ganglion.runtime.fleet.account import Account, Source
 from ganglion.runtime.fleet.broker import LocalBroker
 from ganglion.runtime.fleet.files import FileBroker
 from tests.distributed.stores import KINDS, place
@@ -74,6 +74,9 @@ def test_the_newest_weights_win(make: Make) -> None:
 
 def test_the_account_knows_gaps_and_repeats() -> None:
     account = Account()
+    account.newest = 0
+    for source in (("main", 0, 0), ("main", 1, 0), ("main", 0, 1)):
+        account.admit(Source(*source))
     taken = [account.take(origin(k)) for k in (0, 1, 1, 4, 2)]
     assert taken == [True, True, False, True, False]
     assert account.take(origin(0, explorer=1)) and account.take(origin(0, incarnation=1))

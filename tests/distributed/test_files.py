@@ -19,12 +19,12 @@ import torch
 from ganglion.config import RunConfig, load
 from ganglion.core import Origin, Weights
 from ganglion.errors import UserError
-from ganglion.record.stores import Remote, StoreError, Where, names, put
+from ganglion.record.stores import Remote, StoreError, Where, names, put, shared
 from ganglion.runtime.build import build
 from ganglion.runtime.fleet import files, roster
 from ganglion.runtime.fleet.files import FileBroker, seal
 from ganglion.runtime.fleet.receiver import Receiver
-from ganglion.runtime.fleet.roster import Files, Roster, read_json, read_session
+from ganglion.runtime.fleet.roster import Files, Roster, read_place, read_session
 from ganglion.runtime.fleet.station import Place
 from ganglion.runtime.fleet.visit import explore
 from ganglion.runtime.run import Run
@@ -74,9 +74,9 @@ def test_what_is_not_whole_is_refused_and_the_rest_goes_on(
     broker.push(b"good", origin(1))
     packet = broker.pull(0.0)
     assert packet is not None and bytes(packet.body) == b"good"
-    assert broker.pull(0.0) is None and broker.refused == 0  # it may still be on its way
+    assert broker.pull(0.0) is None and broker.account.refused == 0  # it may still be on its way
     monkeypatch.setattr(files, "GRACE", 0.0)
-    assert broker.pull(0.0) is None and broker.refused == 1 and broker.waiting() == 0
+    assert broker.pull(0.0) is None and broker.account.refused == 1 and broker.waiting() == 0
 
 
 def test_a_file_that_becomes_whole_in_time_is_taken(folder: Where) -> None:
@@ -85,7 +85,7 @@ def test_a_file_that_becomes_whole_in_time_is_taken(folder: Where) -> None:
     assert broker.pull(0.0) is None
     put(folder / "items" / "main.0.0.0.7", whole)
     packet = broker.pull(0.0)
-    assert packet is not None and bytes(packet.body) == b"late" and broker.refused == 0
+    assert packet is not None and bytes(packet.body) == b"late" and broker.account.refused == 0
 
 
 def test_foreign_files_are_counted_once_and_left_alone(folder: Where) -> None:
@@ -94,7 +94,7 @@ def test_foreign_files_are_counted_once_and_left_alone(folder: Where) -> None:
         put(folder / "items" / name, b"mine")
     for _ in range(2):
         assert broker.pull(0.0) is None
-    assert broker.refused == 3 and broker.waiting() == 0 and len(names(folder / "items")) == 3
+    assert broker.account.refused == 3 and broker.waiting() == 0 and len(names(folder / "items")) == 3
 
 
 def test_damaged_weights_are_passed_over_and_old_ones_removed(folder: Where) -> None:
@@ -142,7 +142,7 @@ def test_places_are_given_freed_and_given_again(folder: Where, monkeypatch: pyte
 
     def seated() -> list[Any]:
         made.look()
-        return [read_json(folder / "places" / name) for name in guests]
+        return [place and list(place) for place in (read_place(shared(folder), name) for name in guests)]
 
     hello(0, 1), hello(1, 1), hello(2, 1)
     assert seated() == [[0, 0], [1, 0], None, None]  # the third stands by

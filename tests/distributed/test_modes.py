@@ -17,6 +17,7 @@ from ganglion.runtime.build import build
 from ganglion.runtime.failures import Failed
 from ganglion.runtime.fleet.broker import LocalBroker
 from ganglion.runtime.fleet.inside import Threads
+from ganglion.runtime.fleet.parcel import unpack
 from ganglion.runtime.fleet.receiver import Receiver
 from ganglion.runtime.fleet.sender import Item, Lot
 from ganglion.runtime.fleet.station import Place, Station
@@ -90,6 +91,39 @@ def test_items_that_are_too_old_are_dropped_and_counted() -> None:
     made = trained("sac", "threads", 1_500, explorers=2, rows=4, max_lag=0)
     told = made.explorer.numbers()
     assert told["fleet/stale"] > 0 and told["fleet/rows_dropped"] > 0 and told["fleet/lost"] == 0
+
+
+def spoiled(body: Any) -> Any:
+    """An item whose actions there are not."""
+    unpack(body)[1]["rows/action"].fill_(10**6)  # a view of its bytes
+    return body
+
+
+def test_items_that_are_not_what_the_spaces_say_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever sends them, and however they come: the run goes on with those of others."""
+    push = LocalBroker.push
+
+    def spoil(broker: LocalBroker, body: Any, origin: Origin) -> bool:
+        return push(broker, spoiled(body) if origin.explorer == 1 else body, origin)
+
+    made = trainer("dqn", "threads", 1_000, explorers=2, rows=8)
+    monkeypatch.setattr(LocalBroker, "push", spoil)
+    for _ in made():
+        pass
+    made.explorer.env.close()
+    told = made.explorer.numbers()
+    assert told["fleet/refused"] > 0 and told["fleet/received"] > 0 and told["fleet/lost"] == 0
+    assert {source.explorer for source in made.explorer.fleet.account.next} == {0, 1}
+
+
+def test_in_lockstep_they_end_the_run_with_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    push = LocalBroker.push
+    monkeypatch.setattr(LocalBroker, "push", lambda self, body, at: push(self, spoiled(body), at))
+    made = trainer("dqn", "sync", 1_000)
+    with pytest.raises(UserError, match=r"env: .*rows/action should be from 0 to 1"):
+        for _ in made():
+            pass
+    made.explorer.env.close()
 
 
 def test_what_goes_wrong_in_a_thread_is_told_here(monkeypatch: pytest.MonkeyPatch) -> None:

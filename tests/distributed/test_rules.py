@@ -11,7 +11,7 @@ import pytest
 from ganglion.config.run import FleetSection
 from ganglion.core import Origin, State
 from ganglion.exchange import Packet
-from ganglion.runtime.fleet.account import Arrivals
+from ganglion.runtime.fleet.account import Arrivals, Source
 from ganglion.runtime.fleet.dealer import SLACK, Dealer, Desk
 from ganglion.runtime.fleet.rules import RULES, Desks
 
@@ -69,10 +69,12 @@ class Table(Dealer):
 
     def __init__(self, rule: str, explorers: int, rooms: list[int]) -> None:
         self.account = self.arrivals = Arrivals()
+        self.account.newest = 0
+        self.account.places = {Source("main", explorer, 0) for explorer in range(explorers)}
         self.rule, self.last, self.taken = RULES[rule], None, None
         self.desks = [Desk(), *(Desk(Elsewhere(room)) for room in rooms)]
         self.waiting_for, self.before = [], 0
-        self.hear = lambda body: None
+        self.hear = lambda packet: True
         self.walkers = deque(Walker(explorer) for explorer in range(explorers))
         self.memory = np.zeros(4, np.uint8)  # that explorers write into again and again
         self.ray: Any = self
@@ -135,6 +137,15 @@ def test_what_each_learner_receives(rule: str) -> None:
     if rule == "equal":
         assert max(map(len, received)) - min(map(len, received)) <= 1
     assert table.account.lost == table.account.duplicated == 0
+
+
+def test_what_is_no_item_goes_to_nobody_and_holds_up_no_explorer() -> None:
+    """The first learner opens what others will be given."""
+    table = Table("divide", 2, [1_000])
+    table.hear = lambda packet: packet.origin.sequence % 2 == 0
+    pulled(table, 20)
+    (other,) = table.desks[1:]
+    assert len(other.actor.items) > 5 and all(item.sequence % 2 == 0 for item in other.actor.items)
 
 
 def test_a_learner_that_takes_nothing_holds_up_only_its_explorers() -> None:

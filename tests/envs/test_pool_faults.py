@@ -17,7 +17,7 @@ from ganglion.envs.member import Member
 from ganglion.envs.pool import Pool
 from ganglion.envs.pooled import PoolEnv
 from ganglion.envs.seeds import episode_seed
-from ganglion.errors import EnvError, UserError
+from ganglion.errors import EnvError
 from tests.envs.faulty import Faulty, Unclosable, faulty, wrong
 from tests.envs.worlds import random_action
 

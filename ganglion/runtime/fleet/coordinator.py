@@ -16,7 +16,7 @@ from ganglion.config import RunConfig, dump
 from ganglion.core import Origin, State, Weights
 from ganglion.errors import UserError
 from ganglion.exchange import Packet
-from ganglion.runtime.fleet.account import Account
+from ganglion.runtime.fleet.account import Account, Source
 from ganglion.runtime.fleet.cluster import Site, join_ray, leave_ray
 from ganglion.runtime.fleet.folders import make_folder
 from ganglion.runtime.fleet.nursery import Nursery, join_nursery, leave_nursery
@@ -24,7 +24,7 @@ from ganglion.runtime.fleet.outpost import WEIGHTS, Brief, FallenError, Outpost,
 from ganglion.runtime.fleet.parcel import pack_weights
 from ganglion.runtime.fleet.segments import Reader, SharedBoard, Slip
 from ganglion.runtime.fleet.sender import Lot
-from ganglion.runtime.fleet.station import modules
+from ganglion.runtime.fleet.station import PLAYER, modules
 
 log = logging.getLogger(__name__)
 FUTILE = 5  # deaths of one explorer, without an item between, that end a run
@@ -245,6 +245,7 @@ class Coordinator:
         self.lives[explorer] += 1
         if actor is None:
             actor = self.waiting.pop() if self.waiting else self.outpost()
+        self.account.admit(Source(PLAYER, explorer, self.lives[explorer]))
         member = self.members[explorer] = Member(explorer, self.lives[explorer], actor)
         return member
 

@@ -54,7 +54,7 @@ class Dealer(Coordinator):
         self.before = 0  # items that were too old in the lives of this run before
         self.waiting_for: list[int] = []  # learners that wait for an item, longest first
         self.last: Dealt | None = None  # pulled, and not yet stored
-        self.hear: Callable[[Any], None] = lambda body: None  # told of items that the first learner does not get
+        self.hear: Callable[[Packet], bool] = lambda packet: True  # told of items that the first learner does not get
 
     # ------------------------------------------------------------ this process's own
 
@@ -98,12 +98,14 @@ class Dealer(Coordinator):
         if not self.arrivals.arrive(packet.origin):
             self.free(member)
             return
-        self.give(packet, member, self.rule(packet.origin.explorer, desks))
+        receivers = self.rule(packet.origin.explorer, desks)
+        if 0 in receivers or self.hear(packet):
+            self.give(packet, member, receivers)
+        else:
+            self.free(member)
         self.deliver()
 
     def give(self, packet: Packet, member: Member, receivers: tuple[int, ...]) -> None:
-        if 0 not in receivers:
-            self.hear(packet.body)
         desks = [self.desks[rank] for rank in receivers]
         dealt = Dealt(packet, member, len(desks))
         if receivers != (0,) or 0 not in self.waiting_for:  # it waits: its explorer will write over what it wrote

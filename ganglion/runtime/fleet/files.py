@@ -3,8 +3,9 @@
     items/<player>.<explorer>.<incarnation>.<sequence>.<version>     taken by the learner, oldest first, in equal turns
     weights/<player>.<version>                                       the highest version wins
 
-A file ends with the checksum of all before it: one that is half-written, cut off or foreign is no item. Nothing is
-renamed, locked or appended to, so any store will do.
+A file ends with the checksum of all before it: one that is half-written, cut off or foreign is no item, and so is one
+that is larger than items of this run are, a link, a pipe or a folder. Nothing is renamed, locked or appended to, so any
+store will do.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ from typing import Any
 
 from ganglion.core import Origin, Weights
 from ganglion.exchange import Packet
-from ganglion.record.stores import Where, drop, names, pace, put
+from ganglion.record.stores import Beneath, Where, drop, names, pace, put, shared
 from ganglion.record.tensors import digest
-from ganglion.runtime.fleet.parcel import pack_weights, unpack_weights
+from ganglion.runtime.fleet.account import Account
+from ganglion.runtime.fleet.parcel import Form, pack_weights, unpack_weights
 
 log = logging.getLogger(__name__)
 ITEM = re.compile(r"([\w-]{1,64})\.(\d{1,9})\.(\d{1,9})\.(\d{1,18})\.(-1|\d{1,18})", re.ASCII)
@@ -30,6 +32,7 @@ BOARD = re.compile(r"([\w-]{1,64})\.(\d{1,18})", re.ASCII)
 MARK = 32  # bytes of a checksum
 GRACE = 2.0  # seconds that a file may take to become whole, where stores show what is still being written
 KEPT = 2  # versions of weights: somebody may be reading the one before
+MOST = 1 << 34  # bytes of a file, where nobody knows better
 TOLD = 10.0  # seconds between two complaints about a store that is away
 
 
@@ -72,12 +75,15 @@ class Outage:
 class FileBroker:
     """A Broker of files in a folder. Each explorer may have `size` items waiting, and waits itself while it has."""
 
-    def __init__(self, folder: Where, size: int) -> None:
-        self.items, self.board, self.size = folder / "items", folder / "weights", size
+    def __init__(self, folder: Where | Beneath, size: int, most: int = 0, account: Account | None = None) -> None:
+        """`most`: bytes of an item. `account`: of refusals."""
+        home = shared(folder)
+        self.items, self.board, self.size, self.most = home / "items", home / "weights", size, most or MOST
+        self.account = account or Account()
+        self.form: Form | None = None  # of weights, for whoever reads them
         self.nap = pace(folder)
         self.ended = Event()
         self.outage = Outage()
-        self.refused = 0  # files that are no items, or damaged
         self.seen: deque[tuple[str, Origin]] = deque()  # listed, and not pulled yet
         self.doubtful: dict[str, float] = {}  # since when a file is not whole
         self.foreign: set[str] = set()
@@ -127,7 +133,7 @@ class FileBroker:
                 items.append((name, Origin(fits[1], *map(int, fits.groups()[1:]))))
             elif name not in self.foreign:
                 self.foreign.add(name)
-                self.refuse(f"{self.items / name} is not an item")
+                self.account.refuse(f"{str(self.items / name)[:500]!r}: it is not named as one, and is left alone")
         return items
 
     def turns(self, items: list[tuple[str, Origin]]) -> list[tuple[str, Origin]]:
@@ -141,21 +147,20 @@ class FileBroker:
 
     def whole(self, name: str) -> memoryview | None:
         """A file's bytes without its checksum. One that stays damaged is removed: its explorer waits for that."""
+        body, why = None, "it is damaged"
         try:
-            body = unseal((self.items / name).read_bytes())
+            body = unseal((self.items / name).read_most(self.most + MARK))
         except FileNotFoundError:
             return None
+        except (ValueError, PermissionError) as error:
+            why = str(error)
         if body is not None:
             self.doubtful.pop(name, None)
         elif monotonic() - self.doubtful.setdefault(name, monotonic()) > GRACE:
             del self.doubtful[name]
-            self.refuse(f"{self.items / name} is damaged, and was removed")
+            self.account.refuse(f"{self.items / name}: {why}; removed")
             drop(self.items / name)
         return body
-
-    def refuse(self, why: str) -> None:
-        self.refused += 1
-        log.warning("%s", why)
 
     def waiting(self) -> int:
         count = 0
@@ -169,13 +174,17 @@ class FileBroker:
         whole = seal(pack_weights(weights))
         with self.outage.borne():
             put(self.board / f"{player}.{weights.version}", whole)
-            for version in self.versions(player)[KEPT:]:
+            known = self.versions(player)
+            newer = [version for version in known if version > weights.version]  # nobody's but a forger's
+            for version in newer + known[len(newer) + KEPT :]:
                 drop(self.board / f"{player}.{version}")
 
     def latest(self, player: str, newer_than: int) -> Weights | None:
-        """The newest that is whole."""
+        """The newest that is whole. Where all are older than what is asked for, that one was withdrawn: a forger's."""
         with self.outage.borne():
-            for version in self.versions(player):
+            known = self.versions(player)
+            newer_than = -1 if known and known[0] < newer_than else newer_than
+            for version in known:
                 if version <= newer_than:
                     break
                 weights = self.read_weights(f"{player}.{version}")
@@ -190,9 +199,9 @@ class FileBroker:
 
     def read_weights(self, name: str) -> Weights | None:
         try:
-            body = unseal((self.board / name).read_bytes())
-            return None if body is None else unpack_weights(body)
-        except (FileNotFoundError, ValueError, KeyError):
+            body = unseal((self.board / name).read_most((self.form.most if self.form else MOST) + MARK))
+            return None if body is None else unpack_weights(body, self.form)
+        except (FileNotFoundError, PermissionError, ValueError, KeyError):
             return None
 
     def close(self) -> None:

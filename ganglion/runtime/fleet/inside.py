@@ -10,7 +10,7 @@ from ganglion.config import RunConfig
 from ganglion.core import State, Weights, join, under
 from ganglion.errors import UserError
 from ganglion.exchange import Packet
-from ganglion.runtime.fleet.account import Account
+from ganglion.runtime.fleet.account import Account, Source
 from ganglion.runtime.fleet.broker import LocalBroker
 from ganglion.runtime.fleet.predictor import build_predictor
 from ganglion.runtime.fleet.sender import Lot
@@ -25,7 +25,8 @@ class Lockstep:
 
     def __init__(self, cfg: RunConfig, lot: Lot) -> None:
         self.account, self.broker = Account(), LocalBroker(1)
-        self.station = Station(cfg, lot._replace(rows=1), self.broker, lockstep=True)
+        self.account.admit(Source(PLAYER, 0, 0))
+        self.station = Station(cfg, lot, self.broker, lockstep=True)
         self.station.begin(Place(0, 0))
 
     def pull(self, timeout: float) -> Packet | None:
@@ -58,7 +59,7 @@ class Lockstep:
     def restore(self, state: State) -> None:
         sequence = int(under(state, "sender").scalars["sequence"])
         self.station.sender.origin = self.station.sender.origin._replace(sequence=sequence)
-        self.account.next = {(PLAYER, 0, 0): sequence}  # type: ignore[dict-item]  # a tuple is a Source
+        self.account.next = {Source(PLAYER, 0, 0): sequence}
         self.station.explorer.restore(under(state, "explorer"))
 
 
@@ -107,6 +108,7 @@ class Threads:
         self.lives[explorer] += 1
         station = Station(self.cfg, self.lot, self.broker, ask=self.predictor.ask if self.predictor else None)
         station.settled = maxsize  # compiling is not for threads
+        self.account.admit(Source(PLAYER, explorer, self.lives[explorer]))
         station.begin(Place(explorer, self.lives[explorer]))
         station.gone = lambda: self.broker.closed
         thread = Thread(target=self.walk, args=(station,), daemon=True, name=f"explorer {explorer}")

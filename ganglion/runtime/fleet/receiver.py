@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from time import perf_counter
 from typing import NamedTuple, Protocol
@@ -15,11 +14,11 @@ from ganglion.envs.faults import Faults, faults_of
 from ganglion.errors import UserError
 from ganglion.exchange import Packet
 from ganglion.runtime.fleet.account import Account
+from ganglion.runtime.fleet.items import Expected
 from ganglion.runtime.fleet.seams import Seams
-from ganglion.runtime.fleet.sender import Item, read
+from ganglion.runtime.fleet.sender import Item
 from ganglion.runtime.learner import Learner
 
-log = logging.getLogger(__name__)
 PATIENCE = 0.5  # seconds that one step waits for an item before it lets others have their say
 
 
@@ -66,14 +65,17 @@ class Receiver:
     """Fleet -> Learner. Takes an item only when it is asked to: while updates are owed, the queue fills and explorers
     wait; and it waits for no explorer in particular."""
 
-    def __init__(self, learner: Learner, fleet: Fleet, env: Env, max_lag: int | None) -> None:
-        self.sink, self.fleet, self.max_lag = learner, fleet, max_lag
+    def __init__(self, learner: Learner, fleet: Fleet, env: Env, max_lag: int | None, expected: Expected) -> None:
+        self.sink, self.fleet, self.max_lag, self.expected = learner, fleet, max_lag, expected
         self.agent, self.env = learner.agent, Elsewhere(env.spec, fleet)
         own = faults_of(env)
         self.faults = Faults(own.name, own.most)
         self.lost: dict[tuple[int, int], int] = {}  # rows lost, as each life of an explorer told last
         keep = getattr(learner.buffer, "seen", None)
-        self.seams = Seams(learner, keep if isinstance(keep, Frames) else None, hold=not fleet.lockstep)
+        frames = keep if isinstance(keep, Frames) else None
+        if frames is not None and not fleet.lockstep:
+            frames.checked = 0  # what others sent is compared with the environment's word before it comes here
+        self.seams = Seams(learner, frames, hold=not fleet.lockstep)
         self.told = -1  # the version published last
         self.waited, self.since = 0.0, perf_counter()
 
@@ -103,23 +105,19 @@ class Receiver:
 
     def open(self, packet: Packet) -> Item | None:
         """The item, counted in; None where it has been here before, or the bytes are no item of this run."""
-        account = self.fleet.account
+        item, fault = None, ""
         try:
-            item = read(packet.body)
-            ours = item.origin == packet.origin and item.rows.reward.shape[1:] == (self.env.spec.slots,)
-        except UserError:  # a codec that is not installed
-            raise
+            item = self.expected.read(packet)
         except Exception as error:  # bytes that somebody else made may be wrong in any way
-            log.warning("bytes that are no item, of %s: %s", packet.origin, error)
-            ours = False
-        if not ours:
-            account.refused += 1
-            return None
-        return item if account.take(packet.origin) else None
+            fault = " ".join(f"{type(error).__name__}: {error}".split())[:500]
+            if self.fleet.lockstep:  # of this process's own
+                raise UserError(f"env: what came of a step is not what its spaces say. {fault}") from error
+        return item if self.fleet.account.take(packet.origin, fault) else None
 
     def publish(self, at: Progress) -> None:
         """Each version once; in lockstep always, for knobs and statistics change without one."""
         if at.opt_steps != self.told or self.fleet.lockstep:
+            self.fleet.account.newest = at.opt_steps
             self.fleet.publish(self.agent.command(at))
             self.told = at.opt_steps
 

@@ -18,24 +18,28 @@ from contextlib import ExitStack, suppress
 from importlib.metadata import version
 from pathlib import Path
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import Field, TypeAdapter, ValidationError
 
 from ganglion.config import RunConfig, dump
 from ganglion.core import State, Weights
 from ganglion.errors import UserError
 from ganglion.exchange import Packet
-from ganglion.record.atomic import drop_tree
 from ganglion.record.lock import held
-from ganglion.record.stores import SLOW, Where, drop, located, names, pace, put, reached
-from ganglion.runtime.fleet.account import Account
+from ganglion.record.stores import SLOW, Beneath, Shared, Where, drop, located, names, pace, put, reached, shared
+from ganglion.runtime.fleet.account import Account, Source
 from ganglion.runtime.fleet.files import FileBroker, seal, unseal
+from ganglion.runtime.fleet.parcel import CODECS
 from ganglion.runtime.fleet.sender import Lot
 from ganglion.runtime.fleet.station import PLAYER, Place, modules
 
 log = logging.getLogger(__name__)
 SESSION = "session.json"
 TOKEN = re.compile(r"[0-9a-f]{16}")
-HELLO = re.compile(r"([0-9a-f]{16})\.(\d{1,12})")
+HELLO = re.compile(r"([0-9a-f]{16})\.([0-9]{1,12})")
+PARTS = ("hello", "places", "items", "weights")  # of a session's folder
+SMALL = 1 << 22  # bytes of session.json, or of an answer, at most
 BEATS = 5  # signs of life in the time after which one is missed
 ALONE = 60.0  # seconds without any explorer after which that is said
 LOOK = 0.5  # seconds between two looks at who is there
@@ -44,14 +48,14 @@ LOOK = 0.5  # seconds between two looks at who is there
 class Session(NamedTuple):
     """What an explorer must know, in plain values."""
 
-    token: str  # of this start of the learner
-    ganglion: str  # its version
-    config: str  # YAML
-    modules: list[str]  # the user's own, that register names
-    rows: int  # of an item
-    codec: list[Any]
-    ahead: int  # items of one explorer that may wait
-    silence: float  # seconds after which a place is given to another
+    token: Annotated[str, Field(pattern=f"^{TOKEN.pattern}$")]  # of this start of the learner; names its folder
+    ganglion: Annotated[str, Field(pattern=r"^[0-9A-Za-z.+_-]{1,64}$")]  # its version
+    config: Annotated[str, Field(pattern=r"\n")]  # YAML, of several lines: one would be the name of a file
+    modules: list[Annotated[str, Field(pattern=r"^[A-Za-z_][0-9A-Za-z_.]{0,200}$")]]  # the user's, that register names
+    rows: Annotated[int, Field(ge=1, le=1 << 24)]  # of an item
+    codec: tuple[Annotated[str, Field(pattern=f"^({'|'.join(CODECS)})$")], Annotated[int, Field(ge=0)]]
+    ahead: Annotated[int, Field(ge=1, le=100_000)]  # items of one explorer that may wait
+    silence: Annotated[float, Field(ge=0.5, le=86_400)]  # seconds after which a place is given to another
     closed: bool = False
 
     @property
@@ -59,23 +63,41 @@ class Session(NamedTuple):
         return self.silence / BEATS
 
 
-def read_session(folder: Where) -> Session | None:
-    """What the learner says; None where there is none, or none that is whole."""
-    told = read_json(folder / SESSION)
+SESSIONS = TypeAdapter(Session)
+PLACES = TypeAdapter(tuple[Annotated[int, Field(ge=0, lt=10_000)], Annotated[int, Field(ge=0, lt=10**9)]])
+
+
+def read_session(folder: Where | Shared) -> Session | None:
+    """What the learner says; None where there is none, or none that is whole. It says where an explorer writes, and
+    what it removes in the end: so each entry is what it should be, or it is refused."""
+    text = read_text(shared(folder) / SESSION)
     try:
-        return None if told is None else Session(**told)
-    except TypeError:
-        raise UserError(f"{folder} belongs to another version of Ganglion: its {SESSION} has other entries.") from None
+        return None if text is None else SESSIONS.validate_json(text, strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        what = f"{'.'.join(map(str, first['loc'])) or 'all of it'}: {first['msg']}"[:300]
+        told = f"{folder} is not a run's, or one of another version of Ganglion: {SESSION} is refused"
+        raise UserError(f"{told} ({what}).") from None
 
 
-def write_json(path: Where, told: Any) -> None:
+def read_place(home: Shared, guest: str) -> Place | None:
+    """The place that the learner gave to a guest."""
+    text = read_text(home / "places" / guest)
+    try:
+        return None if text is None else Place(*PLACES.validate_json(text, strict=True))
+    except ValidationError:
+        return None
+
+
+def write_json(path: Where | Shared, told: Any) -> None:
     put(path, seal(json.dumps(told).encode()))
 
 
-def read_json(path: Where) -> Any:
+def read_text(path: Shared) -> bytes | None:
+    """What was written there; None where nothing is, or nothing that is whole."""
     try:
-        body = unseal(path.read_bytes())
-        return None if body is None else json.loads(bytes(body))
+        body = unseal(path.read_most(SMALL))
+        return None if body is None else bytes(body)
     except (FileNotFoundError, ValueError):
         return None
 
@@ -91,7 +113,8 @@ class Guest:
 class Roster:
     """Places for explorers that come by themselves: taken back from those who have left or fallen silent."""
 
-    def __init__(self, home: Where, wanted: int, silence: float) -> None:
+    def __init__(self, folder: Where | Beneath, wanted: int, silence: float) -> None:
+        home = shared(folder)
         self.hello, self.places = home / "hello", home / "places"
         self.wanted, self.silence = wanted, silence
         self.lives: list[int] = []  # the incarnation of each explorer
@@ -130,6 +153,7 @@ class Roster:
             place = Place(explorer, self.lives[explorer])
             write_json(self.places / name, list(place))
             self.guests[name].place = place
+            self.account.admit(Source(PLAYER, *place))
             self.account.restarts += explorer in self.begun
             self.begun.add(explorer)
 
@@ -163,13 +187,15 @@ class Files:
     def __init__(self, cfg: RunConfig, lot: Lot) -> None:
         fleet = cfg.fleet
         assert fleet.path is not None  # the config says so
-        self.folder = reached(located(fleet.path, "fleet.path"), "fleet.path")
+        self.place = reached(located(fleet.path, "fleet.path"), "fleet.path")
+        self.folder = shared(self.place)
         ahead = -(-(fleet.queue or 1) // fleet.explorers)
-        own = dump(cfg), modules(cfg), lot.rows, list(lot.codec)
+        own = dump(cfg), modules(cfg), lot.rows, (lot.codec.name, lot.codec.least)
         self.session = Session(secrets.token_hex(8), version("ganglion"), *own, ahead, fleet.silence)
         home = self.folder / self.session.token
-        self.broker, self.roster = FileBroker(home, ahead), Roster(home, fleet.explorers, fleet.silence)
+        self.roster = Roster(home, fleet.explorers, fleet.silence)
         self.account = self.roster.account
+        self.broker = FileBroker(home, ahead, lot.most, self.account)
         self.looked: float | None = None  # when, at the roster; None before the first time
         self.alone = 0.0  # since when nobody is there, or when that was said last
         # Where a look costs more than an update, another thread takes it, and the next item, while the learner learns.
@@ -182,9 +208,9 @@ class Files:
         if self.looked is not None:
             return
         try:
-            if isinstance(self.folder, Path):
-                self.folder.mkdir(parents=True, exist_ok=True)
-            self.lock.enter_context(held(self.folder))
+            if isinstance(self.place, Path):
+                self.place.mkdir(parents=True, exist_ok=True)
+            self.lock.enter_context(held(self.place))
             for name in names(self.folder):
                 if TOKEN.fullmatch(name):
                     clear(self.folder / name)
@@ -214,10 +240,7 @@ class Files:
                 self.roster.look()
             self.looked = monotonic()
             self.call()
-        before = self.broker.refused
-        packet = self.broker.pull(min(timeout, often))
-        self.account.refused += self.broker.refused - before
-        return packet
+        return self.broker.pull(min(timeout, often))
 
     def call(self) -> None:
         """Says now and then that nobody is there to explore."""
@@ -229,7 +252,9 @@ class Files:
 
     def check(self) -> None:
         """Two learners in one place would take each other's items."""
-        told = read_session(self.folder)
+        told = None
+        with suppress(UserError):  # nobody's
+            told = read_session(self.folder)
         if told is not None and told.token != self.session.token:
             raise UserError(f"fleet.path: another run has begun in {self.folder}. Give each a folder of its own.")
 
@@ -267,7 +292,11 @@ class Files:
         self.roster.lives = list(state.scalars["lives"])  # those who come now are the next incarnations
 
 
-def clear(folder: Where) -> None:
-    """Removes a folder that is ours, with all that is in it, unless somebody is just writing into it."""
+def clear(home: Shared) -> None:
+    """Removes what lies in a session's folder, unless somebody is just writing into it; and the folder, if it held
+    nothing else."""
     with suppress(OSError):
-        drop_tree(folder) if isinstance(folder, Path) else folder.clear()
+        for part in PARTS:
+            (home / part).clear()
+        if not home.names():
+            home.clear()

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from ganglion import ops
 from ganglion.buffers.storage import RowRing, row_of, tree_of
@@ -18,6 +19,7 @@ class Lot(NamedTuple):
 
     rows: int
     codec: Codec = PLAIN
+    most: int = 0  # bytes of one, for whoever receives them
 
 
 class Item(NamedTuple):
@@ -70,8 +72,12 @@ def numbers(info: Mapping[str, float]) -> dict[str, float]:
 
 
 def read(body: Any) -> Item:
-    """The item that was sealed; its tensors are views of the bytes."""
-    about, tensors = unpack(body)
+    """The item that was sealed; its tensors are views of the bytes. For bytes of our own: see `items.Expected`."""
+    return item_of(*unpack(body))
+
+
+def item_of(about: dict[str, Any], tensors: Mapping[str, Tensor]) -> Item:
+    """The item of a parcel."""
     rows, ahead = row_of(under(State(tensors), "rows").tensors), tree_of(under(State(tensors), "ahead").tensors)
     played = tuple(Episode(*episode) for episode in about.pop("episodes"))
     past = Past(ahead["memory"], ahead["start"])

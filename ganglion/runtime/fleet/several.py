@@ -23,6 +23,7 @@ from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
 from ganglion.config import RunConfig, dump
 from ganglion.core import Command, Episode, LogData, Stop
 from ganglion.errors import LearnerLostError, UserError
+from ganglion.exchange import Packet
 from ganglion.runtime.build import build, pick_device
 from ganglion.runtime.fleet.coordinator import deaths, explained
 from ganglion.runtime.fleet.dealer import Dealer, Desk
@@ -30,7 +31,6 @@ from ganglion.runtime.fleet.folders import make_folder
 from ganglion.runtime.fleet.learners import Group, GroupTrainer, seed_of
 from ganglion.runtime.fleet.partner import Partner, Post
 from ganglion.runtime.fleet.receiver import Receiver
-from ganglion.runtime.fleet.sender import read
 from ganglion.runtime.fleet.spread import begin_cluster, build_spread
 from ganglion.runtime.fleet.station import modules
 from ganglion.runtime.trainer import Trainer
@@ -275,13 +275,16 @@ class LeadTrainer(GroupTrainer):
                 raise
             raise why from error
 
-    def hear(self, body: Any) -> None:
-        """Episodes and failures are recorded whoever learns from them."""
-        item = read(body)
+    def hear(self, packet: Packet) -> bool:
+        """Episodes and failures are recorded whoever learns from them; False: it is no item."""
         assert isinstance(self.explorer, Receiver)
+        item = self.explorer.open(packet)
+        if item is None:
+            return False
         self.explorer.note(item)
         first = item.origin.explorer * self.explorer.env.spec.slots
         self.heard += [episode._replace(slot=first + episode.slot) for episode in item.episodes]
+        return True
 
     def run_collect(self) -> LogData:
         """Others count the steps and episodes of their items; all are told here."""

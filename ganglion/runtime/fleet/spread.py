@@ -14,6 +14,7 @@ from ganglion.runtime.build import build_agent, build_env, build_evaluator
 from ganglion.runtime.fleet.cluster import begin_ray
 from ganglion.runtime.fleet.coordinator import Coordinator, site
 from ganglion.runtime.fleet.inside import Lockstep, Threads
+from ganglion.runtime.fleet.items import expect
 from ganglion.runtime.fleet.nursery import begin_nursery
 from ganglion.runtime.fleet.parcel import Codec, check_codec
 from ganglion.runtime.fleet.receiver import Fleet, Receiver
@@ -42,9 +43,11 @@ def build_spread(cfg: RunConfig, make: Make | None = None) -> Trainer:
     agent, recipe = build_agent(cfg, env.spec), cfg.algo.recipe()
     learner = Learner(agent, recipe.buffer(env.spec, agent.device), recipe.limiter.build(), cfg.run.seed)
     rows = cfg.fleet.rows if cfg.fleet.rows and not learner.buffer.fresh else fitting(learner, env.spec.slots)
-    lot = Lot(rows, Codec(cfg.fleet.compress, cfg.fleet.compress_above))
+    lot = Lot(1 if cfg.run.mode == "sync" else rows, Codec(cfg.fleet.compress, cfg.fleet.compress_above))
+    expected = expect(agent, recipe.processor.build(), env.spec, lot)
+    lot = lot._replace(most=expected.form.most)
     max_lag = recipe.max_lag if cfg.fleet.max_lag is None else cfg.fleet.max_lag
-    receiver = Receiver(learner, (make or make_fleet)(cfg, lot), env, max_lag)
+    receiver = Receiver(learner, (make or make_fleet)(cfg, lot), env, max_lag, expected)
     env.close()
     seed = derive(cfg.run.seed, "eval") if cfg.eval.seed is None else cfg.eval.seed
     return Trainer(receiver, learner, build_evaluator(cfg, agent, cfg.eval.episodes, seed), cfg.train.budget)

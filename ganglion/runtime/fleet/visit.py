@@ -13,10 +13,10 @@ from time import monotonic, sleep
 from ganglion.config.files import load
 from ganglion.core import Weights
 from ganglion.errors import UserError
-from ganglion.record.stores import Where, drop, located, pace, put, reached
+from ganglion.record.stores import Shared, drop, located, pace, put, reached, shared
 from ganglion.runtime.fleet.files import FileBroker
-from ganglion.runtime.fleet.parcel import Codec, check_codec
-from ganglion.runtime.fleet.roster import Session, clear, read_json, read_session
+from ganglion.runtime.fleet.parcel import Codec, Form, check_codec
+from ganglion.runtime.fleet.roster import Session, clear, read_place, read_session
 from ganglion.runtime.fleet.sender import Lot
 from ganglion.runtime.fleet.station import Board, Place, Station
 
@@ -44,7 +44,7 @@ class Paced:
 class Visit:
     """One stay: says hello, waits for a place, walks until it loses it, says goodbye."""
 
-    def __init__(self, folder: Where, session: Session, left: Left) -> None:
+    def __init__(self, folder: Shared, session: Session, left: Left) -> None:
         self.home, self.session, self.left = folder / session.token, session, left
         self.name, self.count = secrets.token_hex(8), 0
         self.broker = FileBroker(self.home, session.ahead)
@@ -60,6 +60,7 @@ class Visit:
         lot = Lot(self.session.rows, Codec(*self.session.codec))
         station = Station(cfg, lot, Paced(self.broker, GLANCES * self.broker.nap))
         station.gone = self.broker.ended.is_set
+        self.broker.form = Form(station.agent.algo.model.state().tensors)
         return station
 
     def stay(self, tell: Tell) -> None:
@@ -84,9 +85,8 @@ class Visit:
         asked, told = monotonic(), False
         while not self.broker.ended.is_set():
             with self.broker.outage.borne():
-                given = read_json(self.home / "places" / self.name)
-                if given is not None:
-                    self.place = Place(*given)
+                self.place = read_place(self.home, self.name)
+                if self.place is not None:
                     tell(f"Explorer {self.place.explorer}, incarnation {self.place.incarnation}.")
                     return True
             if not told and monotonic() - asked > 2 * self.session.silence:
@@ -120,7 +120,7 @@ class Visit:
     def lost(self) -> bool:
         """Whether its place is another's, or the run over or begun anew."""
         if self.place is not None:
-            return bool(read_json(self.home / "places" / self.name) != list(self.place))
+            return read_place(self.home, self.name) != self.place
         session = read_session(self.home.parent)
         return session is None or self.over(session)
 
@@ -137,7 +137,7 @@ class Visit:
 
 def explore(path: str, wait: float, tell: Tell, left: Left = lambda: False) -> None:
     """Explores for whatever run is met at a path, from one stay to the next, until the run is over."""
-    folder = reached(located(path, "explore"), "explore")
+    folder = shared(reached(located(path, "explore"), "explore"))
     met: str | None = None  # the run whose end is ours
     while not left():
         session = meet(folder, wait, tell, left, met)
@@ -148,7 +148,7 @@ def explore(path: str, wait: float, tell: Tell, left: Left = lambda: False) -> N
         Visit(folder, session, left).stay(tell)
 
 
-def meet(folder: Where, wait: float, tell: Tell, left: Left, met: str | None) -> Session | None:
+def meet(folder: Shared, wait: float, tell: Tell, left: Left, met: str | None) -> Session | None:
     """The session that is on; None where the one that was met has ended, or it was told to leave."""
     ends, told = monotonic() + wait, False
     while not left():
