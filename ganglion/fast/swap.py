@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from ganglion.core import Progress, State
-from ganglion.fast.compile import TOO_OLD
+from ganglion.fast.compile import TOO_OLD, keep_private
 
 log = logging.getLogger(__name__)
 LATE = 60  # seconds that a compiler which has fallen behind is waited for
@@ -28,6 +28,7 @@ class Compiler:
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
+        keep_private()  # both use the same
         quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         self.process = subprocess.Popen(self.command, **quiet)  # type: ignore[call-overload]
 

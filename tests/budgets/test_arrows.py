@@ -24,7 +24,7 @@ ALLOWED: dict[str, set[str]] = {
     "envs": {"core", "config"},
     "record": {"core", "config"},
     "league": {"core", "config"},
-    "fast": {"core", "config"},
+    "fast": {"core", "config", "native"},
     "runtime": {"core", "exchange", "config", "ops", "nn", "buffers", "envs", "record", "fast"},
     "zoo": set(),
 }
