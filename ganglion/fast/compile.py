@@ -13,6 +13,7 @@ import torch
 
 from ganglion import native
 from ganglion.fast.direct import Direct, Fn
+from ganglion.processes import others_safe
 
 Wrap = Callable[[Fn], Fn]
 log = logging.getLogger(__name__)
@@ -57,8 +58,9 @@ class Compiled:
             return self.graph(*args)
         try:
             keep_private()
-            graph = self.build(args)
-            gave = graph(*args)
+            with others_safe():  # torch tries in a Python of its own what the processor can do
+                graph = self.build(args)
+                gave = graph(*args)
         except Exception as error:  # a compiler that is missing, too old or wrong must not end a run
             why = str(error).strip().split("\n")[0][:200]
             log.warning("cannot compile (%s: %s): running eagerly", type(error).__name__, why)
