@@ -16,7 +16,6 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -24,6 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ganglion.cli.asked import asked_cases, config_arguments
 from ganglion.cli.text import complain, say
 from ganglion.errors import UserError, nearest
+from ganglion.processes import python
 
 if TYPE_CHECKING:
     from ganglion.config import RunConfig
@@ -195,7 +195,7 @@ def script(title: str, folder: Path, args: argparse.Namespace) -> str:
     own = {"job-name": plain("run.name", f"ganglion-{title}"), "output": output, "open-mode": "append"}
     lines = [f"#SBATCH --{name}={value}" for name, value in {**own, **options}.items()]
     lines += [f"#SBATCH {plain('--sbatch', option)}" for option in args.sbatch or ()]
-    program = shlex.join([sys.executable, "-m", "ganglion", "launch", "node", str(folder)])
+    program = shlex.join(python("ganglion", "launch", "node", str(folder)))
     body = ["set -eu", "umask 077  # the token is a secret", f"exec srun --kill-on-bad-exit=1 {program}"]
     return "\n".join(["#!/bin/bash", *lines, *body, ""])
 

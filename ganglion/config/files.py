@@ -8,6 +8,8 @@ import re
 import sys
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from itertools import product
 from math import prod
 from pathlib import Path
@@ -67,9 +69,12 @@ def dump(config: Config) -> str:
 
 
 def import_module(name: str) -> None:
-    """Imports a user's module, so that its names can be used; the working directory is searched too."""
-    if os.getcwd() not in sys.path and "" not in sys.path:
-        sys.path.insert(0, os.getcwd())
+    """Imports a user's module, so that its names can be used; the working directory is searched too: for this module
+    first, for all else last, so that what lies there stands in for nothing that is installed."""
+    here = os.getcwd()
+    if here not in sys.path and "" not in sys.path:
+        sys.path.append(here)
+    sys.meta_path.insert(0, first := First(name.partition(".")[0], here))
     try:
         importlib.import_module(name)
         IMPORTED[name] = None
@@ -79,6 +84,19 @@ def import_module(name: str) -> None:
         last = traceback.extract_tb(error.__traceback__)[-1]
         at = "" if "importlib" in last.filename else f" ({last.filename}, line {last.lineno})"
         raise UserError(f"--import {name} failed: {type(error).__name__}: {error}{at}") from error
+    finally:
+        sys.meta_path.remove(first)
+
+
+class First(MetaPathFinder):
+    """Looks for one module in one folder."""
+
+    def __init__(self, name: str, folder: str) -> None:
+        self.name, self.folder = name, folder
+
+    def find_spec(self, name: str, path: object, target: object = None) -> ModuleSpec | None:
+        found = PathFinder.find_spec(name, [self.folder]) if name == self.name else None
+        return found if found and found.origin else None  # a folder without code is no module that was asked for
 
 
 def _where(source: str | Path | None) -> str:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import logging
+import os
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from ganglion import native
 from ganglion.fast.direct import Direct, Fn
+from ganglion.processes import others_safe
 
 Wrap = Callable[[Fn], Fn]
 log = logging.getLogger(__name__)
@@ -20,12 +25,21 @@ OPTIONS: dict[str, Any] = {
     "unroll_reductions_threshold": 5,
     "cpp.use_decompose_tanh": True,  # by exp, which is vectorised: a sixth of tanh's time, 1e-7 beside it
 }
+KEPT = "TORCHINDUCTOR_CACHE_DIR"
 TOO_OLD = "torch %s cannot compile an update with its gradients: running eagerly"
 
 
 def can_compile() -> bool:
     """Whether this torch can put a gradient inside a graph. Asking torch itself would import its compiler."""
     return tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 13)
+
+
+def keep_private() -> None:
+    """Has torch keep what it compiles where nobody else can put anything: by itself it takes a folder of a known name
+    in the temporary one, whoever made it. A folder that the user has named is used as it is."""
+    named = Path(os.environ.get(KEPT, ""))
+    if KEPT not in os.environ or (named.parent == Path(tempfile.gettempdir()) and "torchinductor_" in named.name):
+        os.environ[KEPT] = str(native.folder() / "torchinductor")
 
 
 class Compiled:
@@ -43,8 +57,10 @@ class Compiled:
         if self.graph is not None:
             return self.graph(*args)
         try:
-            graph = self.build(args)
-            gave = graph(*args)
+            keep_private()
+            with others_safe():  # torch tries in a Python of its own what the processor can do
+                graph = self.build(args)
+                gave = graph(*args)
         except Exception as error:  # a compiler that is missing, too old or wrong must not end a run
             why = str(error).strip().split("\n")[0][:200]
             log.warning("cannot compile (%s: %s): running eagerly", type(error).__name__, why)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
 from ganglion.core import Progress, State
-from ganglion.fast.compile import TOO_OLD
+from ganglion.fast.compile import TOO_OLD, keep_private
+from ganglion.processes import findable, importable, python
 
 log = logging.getLogger(__name__)
 LATE = 60  # seconds that a compiler which has fallen behind is waited for
@@ -25,14 +26,15 @@ class Compiler:
     """
 
     def __init__(self, config: Path, modules: Sequence[str] = ()) -> None:
-        self.command = [sys.executable, "-m", "ganglion.runtime.precompile", str(config), *modules]
+        self.command = python("ganglion.runtime.precompile", str(config), json.dumps(importable()), *modules)
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """It knows this process's id, and ends when this one does, however that may be."""
+        keep_private()  # both use the same
         quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         command = [*self.command, "--parent", str(os.getpid())]
-        self.process = subprocess.Popen(command, **quiet)  # type: ignore[call-overload]
+        self.process = subprocess.Popen(command, env=findable(), **quiet)  # type: ignore[call-overload]
 
     def wait(self) -> None:
         """Until it has finished, but not for ever: what it could not do this process will do itself."""

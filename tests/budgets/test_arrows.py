@@ -16,6 +16,7 @@ ALLOWED: dict[str, set[str]] = {
     "core": {"exchange", "spaces", "state"},
     "registry": set(),
     "native": set(),
+    "processes": set(),
     "config": {"core", "registry"},
     "ops": {"core"},
     "nn": {"core", "config", "native", "ops"},
@@ -24,8 +25,8 @@ ALLOWED: dict[str, set[str]] = {
     "envs": {"core", "config"},
     "record": {"core", "config"},
     "league": {"core", "config"},
-    "fast": {"core", "config"},
-    "runtime": {"core", "exchange", "config", "ops", "nn", "buffers", "envs", "record", "fast"},
+    "fast": {"core", "config", "native", "processes"},
+    "runtime": {"core", "exchange", "config", "ops", "nn", "buffers", "envs", "record", "fast", "processes"},
     "zoo": set(),
 }
 COMPOSERS = {"", "__main__", "cli"}  # the package's front doors may import anything

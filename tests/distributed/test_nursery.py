@@ -14,8 +14,9 @@ from typing import Any
 
 from ganglion import load_config
 from ganglion.config import dump
+from ganglion.processes import importable
 from ganglion.runtime.fleet.nursery import Nursery, connect
-from ganglion.runtime.fleet.outpost import Brief, importable
+from ganglion.runtime.fleet.outpost import Brief
 
 
 def gone(pid: int) -> bool:

@@ -197,7 +197,8 @@ def test_a_cluster_that_is_found_to_be_reachable_needs_a_token(monkeypatch: pyte
     """What is on this machine may listen beyond it; and Ray's own variable may say that it is elsewhere."""
     left: list[str] = []
     util = SimpleNamespace(get_node_ip_address=lambda: "10.0.0.7")
-    found = SimpleNamespace(init=lambda **words: None, shutdown=lambda: left.append("left"), util=util)
+    job = SimpleNamespace(JobConfig=lambda **words: None)
+    found = SimpleNamespace(init=lambda **words: None, shutdown=lambda: left.append("left"), util=util, job_config=job)
     monkeypatch.setattr(cluster, "import_ray", lambda: found)
     monkeypatch.setattr(os, "environ", {})
     with pytest.raises(UserError, match=r"fleet\.address: .* can be reached from other machines, and Ray has no token"):

@@ -136,7 +136,7 @@ def test_the_other_process_compiles_what_the_config_says(tmp_path: Path):
     cfg = ganglion.load_config(None, TINY)
     (tmp_path / "config.yaml").write_text(ganglion.config.dump(cfg))
     cache = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
-    command = [sys.executable, "-m", "ganglion.runtime.precompile", str(tmp_path / "config.yaml")]
+    command = Compiler(tmp_path / "config.yaml").command
     subprocess.run(command, check=True, env={**os.environ, **cache}, timeout=300)
     assert list((tmp_path / "cache").rglob("*.cpp")), "nothing was compiled"
 

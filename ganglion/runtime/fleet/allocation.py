@@ -17,6 +17,7 @@ from time import monotonic, sleep
 from typing import Any, NamedTuple
 
 from ganglion.errors import UserError
+from ganglion.processes import python
 from ganglion.runtime.fleet.cluster import ALONE, LOOPBACK, QUIET, STORE, import_ray
 from ganglion.runtime.fleet.keeper import Keeper, Kept, begun, command
 
@@ -55,7 +56,7 @@ class Node:
         return {**self.environ, **QUIET, **(ALONE if here in LOOPBACK else {}), **safe}
 
     def start_ray(self, here: str, *words: str) -> Kept:
-        start = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"]
+        start = python("ray.scripts.scripts", "start", "--block", "--disable-usage-stats")
         own = [f"--node-ip-address={here}", f"--num-cpus={self.cpus}", f"--object-store-memory={STORE}"]
         ports = ["--min-worker-port=0", "--max-worker-port=0"]  # any
         # Slurm tells every process at once to stop: Ray should be there until the run is saved.

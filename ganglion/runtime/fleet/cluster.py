@@ -15,6 +15,7 @@ from threading import Event, Thread
 from typing import Any, NamedTuple
 
 from ganglion.errors import UserError
+from ganglion.processes import BESIDE
 from ganglion.runtime.fleet.folders import make_folder
 
 STORE = 512 * 1024 * 1024  # bytes of Ray's object store: items of explorers on this machine do not pass through it
@@ -105,7 +106,9 @@ def start_ray(cfg: Site) -> Any:
         settings |= {} if ray_there() else {"RAY_AUTH_MODE": "token"}  # else Ray sets it itself
     os.environ.update(settings)
     ray = import_ray()
-    quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
+    # Ray's workers would search the working folder first, unless the job is that of a client elsewhere.
+    own = ray.job_config.JobConfig(_client_job=True, _py_driver_sys_path=list(BESIDE))
+    quiet = {"log_to_driver": False, "logging_level": logging.ERROR, "job_config": own}
     try:
         if cfg.address:
             ray.init(address=cfg.address, **quiet)

@@ -16,11 +16,12 @@ from ganglion.config import RunConfig, dump
 from ganglion.core import Origin, State, Weights
 from ganglion.errors import UserError
 from ganglion.exchange import Packet
+from ganglion.processes import importable
 from ganglion.runtime.fleet.account import Account, Source
 from ganglion.runtime.fleet.cluster import Site, join_ray, leave_ray
 from ganglion.runtime.fleet.folders import make_folder
 from ganglion.runtime.fleet.nursery import Nursery, join_nursery, leave_nursery
-from ganglion.runtime.fleet.outpost import WEIGHTS, Brief, FallenError, Outpost, importable
+from ganglion.runtime.fleet.outpost import WEIGHTS, Brief, FallenError, Outpost
 from ganglion.runtime.fleet.parcel import pack_weights
 from ganglion.runtime.fleet.segments import Reader, SharedBoard, Slip
 from ganglion.runtime.fleet.sender import Lot

@@ -13,6 +13,7 @@ from time import monotonic, sleep
 from types import FrameType
 from typing import IO, Any
 
+from ganglion.processes import findable, python
 from ganglion.runtime.fleet.folders import sweep
 from ganglion.runtime.signals import caught
 
@@ -26,7 +27,7 @@ class Kept(subprocess.Popen[bytes]):
 
     def __init__(self, command: Sequence[str], environ: Mapping[str, str], deaf: IO[bytes] | None = None) -> None:
         """`deaf`: where it writes, if not where its parent does; then it, and all it starts, do not hear SIGTERM."""
-        own: dict[str, Any] = {"env": dict(environ), "stdout": deaf, "stderr": deaf}
+        own: dict[str, Any] = {"env": findable(environ), "stdout": deaf, "stderr": deaf}
         super().__init__(list(command), start_new_session=True, preexec_fn=block if deaf else with_parent, **own)
 
     def clear(self) -> None:
@@ -93,9 +94,9 @@ def begun(folder: str) -> bool:
 def text(command: Sequence[str]) -> str:
     """A command as one would type it."""
     words = list(command)
-    return " ".join(["ganglion", *words[3:]] if words[1:3] == ["-m", "ganglion"] else words)
+    return " ".join(["ganglion", *words[4:]] if words[1:4] == ["-P", "-m", "ganglion"] else words)
 
 
 def command(*words: str) -> list[str]:
     """Ganglion itself, by the same Python."""
-    return [sys.executable, "-m", "ganglion", *words]
+    return python("ganglion", *words)

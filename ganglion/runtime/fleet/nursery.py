@@ -21,10 +21,10 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from ganglion.processes import findable, python
 from ganglion.runtime.fleet.folders import make_folder
 
 QUEUE = 128  # who waits until everything is imported
-ROOT = str(Path(__file__).resolve().parents[3])
 
 _coming: list[Nursery] = []
 
@@ -63,11 +63,10 @@ class Nursery:
         with socket.socket(socket.AF_UNIX) as server:
             server.bind(str(self.path))
             server.listen(QUEUE)
-            command = [sys.executable, "-m", "ganglion.runtime.fleet.nursery", str(server.fileno())]
-            paths = os.pathsep.join([ROOT, *filter(None, [os.environ.get("PYTHONPATH")])])
+            command = python("ganglion.runtime.fleet.nursery", str(server.fileno()))
             self.process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                pass_fds=[server.fileno()], start_new_session=True, env={**os.environ, "PYTHONPATH": paths},
+                pass_fds=[server.fileno()], start_new_session=True, env=findable(),
             )  # fmt: skip
 
     def close(self) -> None:

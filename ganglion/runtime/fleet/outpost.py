@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -143,8 +142,3 @@ class Bench(Post):
         self.wake()
         told = self.ask({}, weights)
         return told["episodes"], told["metrics"]
-
-
-def importable() -> list[str]:
-    """Where this process finds modules; its own folder by its full name."""
-    return [str(Path(path or ".").resolve()) for path in sys.path]

@@ -11,11 +11,11 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from threading import Thread
 from typing import IO, Any, NamedTuple
 
 from ganglion.errors import UserError
+from ganglion.processes import search
 
 
 class Post(NamedTuple):
@@ -23,6 +23,7 @@ class Post(NamedTuple):
 
     config: str  # YAML
     modules: Sequence[str]  # the user's own, that register names
+    paths: Sequence[str]  # where they are found
     rank: int
     given: bool  # whether items come to it; else it explores by itself
 
@@ -45,6 +46,7 @@ class Partner:
         from ganglion.runtime.fleet.several import placed
         from ganglion.runtime.fleet.spread import build_spread
 
+        search(post.paths)
         for module in post.modules:
             import_module(module)
         whole = load(post.config)
@@ -127,5 +129,4 @@ def end_with(pipe: IO[str]) -> None:
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path.cwd()))
     main()

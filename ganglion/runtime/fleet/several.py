@@ -9,7 +9,6 @@ import shutil
 import socket
 import struct
 import subprocess
-import sys
 from collections.abc import Generator, Sequence
 from contextlib import suppress
 from datetime import timedelta
@@ -24,6 +23,7 @@ from ganglion.config import RunConfig, dump
 from ganglion.core import Command, Episode, LogData, Stop
 from ganglion.errors import LearnerLostError, UserError
 from ganglion.exchange import Packet
+from ganglion.processes import findable, importable, python
 from ganglion.runtime.build import build, pick_device
 from ganglion.runtime.fleet.coordinator import deaths, explained
 from ganglion.runtime.fleet.dealer import Dealer, Desk
@@ -64,6 +64,11 @@ def build_several(cfg: RunConfig) -> Trainer:
     return LeadTrainer(trainer, Actors(cfg, trainer.explorer.fleet))
 
 
+def posts(cfg: RunConfig, given: bool) -> list[Post]:
+    """What the learners beyond the first need to know."""
+    return [Post(dump(cfg), modules(cfg), importable(), rank, given) for rank in range(1, cfg.fleet.learners)]
+
+
 # ------------------------------------------------------------ the others
 
 
@@ -87,11 +92,11 @@ class Processes:
     def __init__(self, cfg: RunConfig) -> None:
         self.size, self.folder, self.meetings = cfg.fleet.learners, make_folder(), count()
         self.failed: dict[int, Any] = {}  # what a partner said last
-        self.started = [self.start(Post(dump(cfg), modules(cfg), rank, False)) for rank in range(1, self.size)]
+        self.started = [self.start(post) for post in posts(cfg, False)]
 
     def start(self, post: Post) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "ganglion.runtime.fleet.partner"]
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        process = subprocess.Popen(python("ganglion.runtime.fleet.partner"), env=findable(), **pipes)
         self.tell(process, list(post))
         return process
 
@@ -154,8 +159,7 @@ class Actors:
         gpus = float(joined and pick_device(cfg.run.device).type == "cuda")
         options = {"num_cpus": int(joined), "num_gpus": gpus, "max_restarts": 0, "max_task_retries": 0}
         made = self.ray.remote(max_concurrency=THREADS, **options)(Partner)
-        posts = [Post(dump(cfg), modules(cfg), rank, True) for rank in range(1, self.size)]
-        dealer.desks += [Desk(made.remote(list(post))) for post in posts]
+        dealer.desks += [Desk(made.remote(list(post))) for post in posts(cfg, True)]
         self.learning: list[Any] = []
 
     @property

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import select
-import sys
 import traceback
 from contextlib import suppress
 from multiprocessing.connection import Connection
@@ -22,6 +21,7 @@ from ganglion.config.files import import_module, load
 from ganglion.core import Obs, Past
 from ganglion.errors import UserError
 from ganglion.exchange import Weights
+from ganglion.processes import search
 from ganglion.runtime.fleet.advised import Answer, pack_question, unpack_answer
 from ganglion.runtime.fleet.judge import Judge
 from ganglion.runtime.fleet.outpost import WEIGHTS, Brief
@@ -80,7 +80,7 @@ class Walker:
 
 def read_brief(brief: Brief) -> RunConfig:
     """The config in it, and this process made ready for it."""
-    sys.path += [path for path in brief.paths if path not in sys.path]
+    search(brief.paths)
     for module in brief.modules:
         import_module(module)
     cfg = load(brief.config)
