@@ -169,6 +169,13 @@ class Episode(NamedTuple):
     info: Mapping[str, float]  # numeric info keys, averaged over the episode
     many: int = 1  # several that ended in one stretch are told as one, averaged, of slot -1
 
+    @classmethod
+    def read(cls, saved: Json) -> Episode:
+        """One as a state holds it."""
+        slot, total, length, info, *many = saved
+        means = {name: read_number(value) for name, value in info.items()}
+        return cls(read_count(slot + 1) - 1, read_number(total), read_number(length), means, *map(read_count, many))
+
 
 class Progress(NamedTuple):
     """The counters a turn follows from."""

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
-from ganglion.core import Action, Composite, EnvSpec, Episode, Json, Promise, State, Step
+from ganglion.core import Action, Composite, EnvSpec, Episode, Json, Promise, State, Step, read_count
 from ganglion.envs.actionlog import ActionLog, Place
 from ganglion.envs.arrays import MASK, Array, leaves
 from ganglion.envs.faults import Faults, told, unusable
@@ -245,9 +245,11 @@ class GymEnv:
             walk.masks[...] = state.tensors["masks"].numpy()
         cut = [] if self.promise == "replay" else [slot for slot, ended in enumerate(scalars["ended"]) if not ended]
         columns = [state.tensors[f"action{i}"].numpy() for i in range(len(self._actions.leaves))]
-        place = Place(scalars["seed"], scalars["episode"], scalars["ended"], cut, scalars["actions"], columns)
+        episodes, counts = ([read_count(each) for each in scalars[name]] for name in ("episode", "actions"))
+        place = Place(read_count(scalars["seed"], 1 << 64), episodes, scalars["ended"], cut, counts, columns)
         wrong = walk.bring(place)
-        walk.finished = [(f[0], f[1], f[2], dict(f[3])) for f in scalars["finished"]]
+        ended = [Episode.read(each) for each in scalars["finished"]]
+        walk.finished = [(each.slot, each.total, int(each.length), dict(each.info)) for each in ended]
         if cut:
             text = "%s: %d running episodes could not be resumed and are cut as truncated"
             log.warning(text, self.spec.name, len(cut))

@@ -18,7 +18,7 @@ import torch
 from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
-from ganglion.core import Action, Composite, EnvSpec, Episode, Json, Promise, State, Step
+from ganglion.core import Action, Composite, EnvSpec, Episode, Json, Promise, State, Step, read_count
 from ganglion.envs.arrays import MASK, Array, flatten, inward, leaves
 from ganglion.envs.faults import close_all
 from ganglion.envs.repairs import trusting
@@ -300,13 +300,13 @@ class VectorGymEnv:
             raise UserError(
                 f"env.slots: the state has {len(arrays['ended'])} slots, this environment {self.spec.slots}"
             )
-        self._begin(state.scalars["seed"])
+        self._begin(read_count(state.scalars["seed"], 1 << 64))
         self.ended, self.episode = arrays["ended"], arrays["episode"]
         self.obs = [arrays[f"obs{i}"] for i in range(len(self._leaves))]
         self.masks = arrays.get("masks", self.masks)
         self.tally.restore(arrays["total"], arrays["length"], state.scalars["sums"])
         self.stirred = True
-        self.finished = [Episode(e[0], e[1], e[2], dict(e[3])) for e in state.scalars["finished"]]
+        self.finished = [Episode.read(episode) for episode in state.scalars["finished"]]
         self.env.reset(seed=episode_seed(self.seed, self.spec.slots, int(self.episode.sum())))
         if self._saved:
             for name in self._saved:

@@ -224,4 +224,4 @@ class TorchEnv:
             tensor.copy_(state.tensors[name])
         self.count.zero_()
         self._drained, self._calls = torch.zeros_like(self._drained), 0
-        self._waiting = [Episode(e[0], e[1], e[2], dict(e[3])) for e in state.scalars["finished"]]
+        self._waiting = [Episode.read(episode) for episode in state.scalars["finished"]]

@@ -254,12 +254,7 @@ def _filled(file: Where, body: Mapping[str, Json], rings: bool) -> tuple[State, 
         named = body["rings"] if rings else {}
         held = {name: _load_ring(file.parent.parent / CHUNKS, name, entry) for name, entry in named.items()}
         return State(tensors, _decoded(body["scalars"]), held), _decoded(body["meta"])
-    except (
-        RuntimeError,
-        MemoryError,
-        OverflowError,
-        ValueError,
-    ) as error:  # sizes that no machine has
+    except (RuntimeError, MemoryError, OverflowError, ValueError) as error:  # of sizes that no machine has
         raise manifest.foreign(file, error) from error
 
 

@@ -8,7 +8,7 @@ import platform
 import subprocess
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 from statistics import fmean, median
@@ -108,14 +108,25 @@ class Run:
                     self.folder.mkdir(parents=True, exist_ok=True)
                 guard = claim.enter_context(held(self.folder))
                 check_unused(self.folder)  # by nobody else meanwhile
-                recover(self.desk.path)
-                write_file(self.desk.path / CONFIG, [dump(self.cfg).encode()])
-                write_file(self.desk.path / "run.json", [json.dumps(about(self.cfg, self.folder), indent=2).encode()])
-                self.desk.send()
+                self.write_about()
             except StoreError as error:  # what could be listed, or is not there at all, and cannot be written
                 raise UserError(f"run.dir: {error}.") from error
             self.guard = guard
             self.claim.push(claim.pop_all())
+
+    def write_about(self) -> None:
+        """The config and where it comes from, both or none: a folder with half of it could not be used again."""
+        told = {CONFIG: dump(self.cfg), "run.json": json.dumps(about(self.cfg, self.folder), indent=2) + "\n"}
+        recover(self.desk.path)
+        try:
+            for name, text in told.items():
+                write_file(self.desk.path / name, [text.encode()])
+            self.desk.send()
+        except BaseException:
+            for name in told:
+                with suppress(OSError):
+                    (self.desk.path / name).unlink()
+            raise
 
     @classmethod
     def open(cls, folder: Where | str, overrides: Iterable[str] = ()) -> Run:
@@ -157,6 +168,7 @@ class Run:
         with self.claim:
             if self.guard is unlocked:
                 self.guard = self.claim.enter_context(held(self.folder))
+            self.claim.callback(setattr, self, "guard", unlocked)  # with the lock
             if self.changed:  # what was changed stays changed the next time
                 write_file(self.desk.path / CONFIG, [dump(self.cfg).encode()])
                 self.desk.send()
@@ -177,9 +189,8 @@ class Run:
                     writer.close()
                 self.offset = self.written()
                 self.writers.clear()
-                guard, self.guard = self.guard, unlocked
                 if self.desk.private:
-                    guard()
+                    self.guard()
                     self.desk.send()
 
     def open_writers(self) -> None:
@@ -279,7 +290,7 @@ class Run:
         except FolderLostError as lost:
             try:
                 self.begin()
-            except UserError as error:
+            except (UserError, OSError) as error:
                 raise DiskError(f"{lost} It cannot be made anew: {error}") from error
             log.warning("%s It is made anew, and the run goes on there; what was saved before is gone from it.", lost)
 

@@ -107,6 +107,21 @@ def test_a_run_killed_before_its_config_was_there_is_begun_anew(left: list[str],
     assert not list(tmp_path.glob(".new-*"))
 
 
+def test_a_run_that_could_not_be_written_down_leaves_its_folder_unused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Full(atomic.Disk):
+        def write(self, path: Path, parts: Any) -> None:
+            if "run.json" in path.name:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+            super().write(path, parts)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(atomic, "disk", Full())
+        assert main(["train", *TINY, f"run.dir={tmp_path}"]) == 1
+    assert main(["train", *TINY, f"run.dir={tmp_path}"]) == 0
+
+
 def test_what_is_no_run_is_not_said_to_be_one(tmp_path: Path, capsys: Captured) -> None:
     (tmp_path / "notes.txt").touch()
     assert main(["train", *TINY, f"run.dir={tmp_path}"]) == 2
