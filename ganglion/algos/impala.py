@@ -124,10 +124,7 @@ class Impala(Algorithm[Rollout, Rollout]):
         loss = actor + self.cfg.value_weight * critic - knobs["entropy_weight"] * entropy
         norm = self.optim.step(loss, lr=knobs["lr"])
         metrics = {"actor": actor, "value": critic, "entropy": entropy, "grad_norm": norm}
-        moved = log_ratio.clamp(
-            max=60.0
-        )  # of one who acted long ago: V-trace clips it, and its exponential stays finite
-        metrics |= {"kl": ops.masked_mean(ops.kl_k3(moved), r.valid)}  # between who acted and who learns
+        metrics |= {"kl": ops.masked_mean(ops.kl_k3(log_ratio), r.valid)}  # between who acted and who learns
         metrics |= {"clipped": ops.masked_mean(log_ratio.exp() > self.cfg.clip_rho, r.valid)}
         return Update({k: v.detach() for k, v in metrics.items()}, ops.empty(logp))
 

@@ -70,7 +70,7 @@ def test_near_runs_are_named(tmp_path: Path, capsys: Captured) -> None:
         (["eval", "--episodes", "0"], "--episodes should be between 1 and"),
         (["eval", "--seed", "-1"], "--seed should be between 0 and"),
         (["play", "--out", "film.avi"], "--out should end in .gif or .mp4"),
-        (["play", "--frames", "0"], "--frames should be 1 or more"),
+        (["play", "--frames", "0"], "--frames should be between 1 and"),
     ],
 )
 def test_bad_options_of_a_run(option: list[str], message: str, tmp_path: Path, capsys: Captured) -> None:
