@@ -8,20 +8,31 @@ from difflib import get_close_matches
 
 
 class UserError(Exception):
-    """Bad input: one message naming the field, what is accepted and the nearest valid name. Exit code 2."""
+    """Bad input: one message naming the field, what is accepted and the nearest valid name."""
+
+    code = 2  # the exit code of a command that ends with it
 
 
 class EnvError(UserError):
-    """An environment failed too often, or could not be started again. Exit code 3."""
+    """An environment failed too often, or could not be started again."""
+
+    code = 3
 
 
 class DiskError(UserError):
-    """A checkpoint found no room, or its store away; those already there are whole. A run goes on and tries again.
-    Exit code 1."""
+    """A checkpoint found no room, or its store away; those already there are whole. A run goes on and tries again."""
+
+    code = 1
 
 
 class LearnerLostError(Exception):
     """One of several learners died: all of them can go on from the newest checkpoint."""
+
+
+class ClusterLostError(UserError):
+    """Ray itself is gone, or does not answer. What there is has been saved: started again, a run goes on."""
+
+    code = 5
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -1,7 +1,7 @@
 """The command line: one module per command. Nothing heavy is imported before a command needs it.
 
 Exit codes: 0 well, 1 the machine failed (a full disk), 2 bad input, 3 the environment failed too often (the run is
-saved), 130 and 143 interrupted after saving.
+saved), 5 Ray is lost (started again, the run goes on), 130 and 143 interrupted after saving.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from ganglion.cli.parser import parse
 from ganglion.cli.text import complain
-from ganglion.errors import DiskError, EnvError, UserError
+from ganglion.errors import UserError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -22,7 +22,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(args.run(args)) if args else 0
     except UserError as error:
         complain(str(error))
-        return 3 if isinstance(error, EnvError) else 1 if isinstance(error, DiskError) else 2
+        return error.code
     except BrokenPipeError:  # `ganglion list | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

@@ -19,7 +19,7 @@ import torch
 
 from ganglion.config import RunConfig, dump, load
 from ganglion.core import Command, Episode, Json, LogData, Past, State, Stop, join, under
-from ganglion.errors import DiskError, EnvError, UserError
+from ganglion.errors import ClusterLostError, DiskError, EnvError, UserError
 from ganglion.fast import Compiler
 from ganglion.fast.profile import Profile
 from ganglion.record.atomic import write_file
@@ -72,7 +72,7 @@ class Run:
         fleet = self.received and self.received.fleet
         if not isinstance(fleet, Coordinator) or not self.cfg.fleet.evaluator:
             return None
-        return Beside(fleet.ray, fleet.brief, self.trainer.learner.agent, self.cfg.eval.every, lambda: self.trainer.at)
+        return Beside(fleet, self.trainer.learner.agent, self.cfg.eval.every, lambda: self.trainer.at)
 
     # ------------------------------------------------------------ beginning
 
@@ -144,6 +144,10 @@ class Run:
                 stop = yield from events
                 self.failed.check(stop)
                 return stop
+            except ClusterLostError:  # explorers have gone with it: what they brought is here
+                if self.cfg.save.every.unit != "never":
+                    self.save()
+                raise
             finally:
                 swap.compiler.stop()
                 for writer in self.writers:
