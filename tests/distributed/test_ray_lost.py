@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
+from getpass import getuser
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Event
@@ -45,7 +46,8 @@ class Started:
         self.folder, self.mark = folder, f"GANGLION_TEST_MARK={secrets.token_hex(8)}"
         name, value = self.mark.split("=")
         pipes: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
-        command = python("ganglion", *words, f"run.dir={folder}")
+        where = [] if "node" in words else [f"run.dir={folder}"]
+        command = python("ganglion", *words, *where)
         self.process = subprocess.Popen(command, env={**os.environ, name: value}, **pipes)
 
     def saved(self) -> int:
@@ -130,6 +132,28 @@ def test_one_that_stood_still_for_a_moment_is_not_lost(start: Callable[..., Star
     os.kill(stopped, signal.SIGCONT)
     told = run.process.communicate(timeout=240)[1]
     assert run.process.returncode == 0, told[-2_000:]
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("part", ["raylet", "gcs_server"])
+def test_a_node_of_slurms_starts_ray_anew(
+    start: Callable[..., Started], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    """The first of a job, and the only one, without slurm."""
+    (tmp_path / "sbatch").write_text("#!/bin/sh\necho Submitted\n")
+    (tmp_path / "sbatch").chmod(0o700)
+    slurm = {"PROCID": "0", "NNODES": "1", "CPUS_ON_NODE": "2", "JOB_ID": "1", "LAUNCH_NODE_IPADDR": "127.0.0.1"}
+    for name, value in slurm.items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    job = start("launch", "slurm", *WORDS, "--restarts", "2", "save.every=2k steps", "train.budget=40k steps")
+    assert job.process.wait(60) == 0
+    run = start("launch", "node", f"{tmp_path}/run.job")
+    run.until(lambda: run.saved() > 0, 180)
+    os.kill(run.part(part), signal.SIGKILL)
+    told = run.process.communicate(timeout=300)[1]
+    assert run.process.returncode == 0, told[-2_000:] + (tmp_path / "run.job" / "ray-0.out").read_text()[-2_000:]
+    assert not [path for disk in disks() for path in disk.glob("ganglion-ray-*") if path.owner() == getuser()]
 
 
 # ------------------------------------------------------------ the thread

@@ -34,8 +34,8 @@ QUIET = {
 ALONE = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 PRELOAD = {"preload_python_modules": ["ganglion.runtime.fleet.outpost"]}  # by the processes that will be outposts
 START = 180.0  # seconds for Ray to start
-SOCKET = "r/session_2026-01-01_00-00-00_000000_{}/sockets/plasma_store"  # the longest name that Ray makes
-MAX_SOCKET = 107
+SOCKET = "r/session_2026-01-01_00-00-00_000000_1234567/sockets/plasma_store"  # the longest name that Ray makes
+MAX_SOCKET = 107  # characters of a socket's name
 REMEDY = "Make one with `ray get-auth-token --generate`, and give all machines RAY_AUTH_MODE=token and the same token."
 IMPORTED = "run.mode: ray was imported before, and would listen on all addresses. Build the run first."
 
@@ -219,12 +219,15 @@ def private(where: Path | None = None) -> Path:
 @cache
 def session() -> str:
     """Where Ray has its sockets and logs, which it lets everybody write to: in a folder that nobody else can enter. On
-    a disk, for logs grow; empty where the name of a socket would be too long for the system."""
-    for disk in disks():
-        longest = disk / f"{PREFIX}{os.getpid()}-{table()}-12345678" / SOCKET.format(os.getpid())
-        if len(str(longest)) <= MAX_SOCKET and os.access(disk, os.W_OK):
-            return str(private(disk) / "r")
-    return ""
+    a disk, for logs grow; Ray's own choice where there is none that will do."""
+    disk = room(f"{PREFIX}{os.getpid()}-{table()}-12345678")
+    return str(private(disk) / "r") if disk else ""
+
+
+def room(name: str) -> Path | None:
+    """The disk on which a folder of that name may hold Ray's sockets: their names must be short."""
+    fits = (disk for disk in disks() if len(str(disk / name / SOCKET)) <= MAX_SOCKET and os.access(disk, os.W_OK))
+    return next(fits, None)
 
 
 @cache
