@@ -44,6 +44,12 @@ class EvaluationStoppedError(Exception):
     """A signal came while the agent was scored: nothing came of it, and it is due as before."""
 
 
+class ClusterLostError(UserError):
+    """Ray itself is gone, or does not answer. What there is has been saved: started again, a run goes on."""
+
+    code = 5
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """' Did you mean X?' when something known is close to `word`, else nothing."""
     close = get_close_matches(word, list(known), n=1, cutoff=0.5)

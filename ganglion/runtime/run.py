@@ -18,7 +18,7 @@ import torch
 
 from ganglion.config import RunConfig, dump, load
 from ganglion.core import Command, Episode, Json, LogData, Past, Progress, State, Stop, join, read_count, under
-from ganglion.errors import DiskError, EnvError, FolderLostError, LearnerLostError, UserError
+from ganglion.errors import ClusterLostError, DiskError, EnvError, FolderLostError, LearnerLostError, UserError
 from ganglion.fast import Compiler
 from ganglion.fast.profile import Profile
 from ganglion.record.atomic import recover, write_file
@@ -78,7 +78,7 @@ class Run:
         if not isinstance(fleet, Coordinator) or not self.cfg.fleet.evaluator:
             return None
         agent, every = self.trainer.learner.agent, self.cfg.eval.every
-        return Beside(fleet.ray, fleet.brief, agent, every, lambda: self.trainer.at, self.sound)
+        return Beside(fleet, agent, every, lambda: self.trainer.at, self.sound)
 
     # ------------------------------------------------------------ beginning
 
@@ -183,6 +183,10 @@ class Run:
                 self.failed.check(stop)
                 self.guard()
                 return stop
+            except ClusterLostError:  # explorers have gone with it: what they brought is here
+                if self.cfg.save.every.unit != "never":
+                    self.save()
+                raise
             finally:
                 swap.compiler.stop()
                 for writer in self.writers:

@@ -173,6 +173,14 @@ def test_a_run_that_is_killed_is_resumed(tmp_path: Path) -> None:
     assert "killed by SIGKILL" in told[0] and "exit code 1" in told[1] and "3 restarts left" in told[1]
 
 
+def test_a_run_that_lost_ray_is_resumed_once_that_is_mended(tmp_path: Path) -> None:
+    made, mended = Script(tmp_path / "run", "sys.exit(5)", "sys.exit(0)"), list[int]()
+    run = [sys.executable, "-S", "-c", made.program]
+    keeper = Keeper(lambda: begun(str(made.folder)), 5, lambda line: None, mended.append)
+    assert keeper.keep([*run, "train"], [*run, "resume"]) == 0
+    assert made.lives.read_text().split() == ["train", "resume"] and mended == [5]
+
+
 @pytest.mark.parametrize("code", [2, 3, 4, 130, 143])
 def test_what_another_try_would_not_change_ends_it(tmp_path: Path, code: int) -> None:
     assert Script(tmp_path / "run", f"sys.exit({code})").keep(5) == (code, ["train"], [])

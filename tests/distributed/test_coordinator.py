@@ -51,6 +51,18 @@ class Place:
         return Call((list(origin), list(self.slots.slip)))
 
 
+class Talk:
+    """Stands in for the thread that talks to Ray."""
+
+    def __call__(self, ask: Any, limit: float = 0.0) -> Any:
+        return ask()
+
+    def look(self) -> None: ...
+
+    def close(self, leave: Any, limit: float) -> None:
+        leave()
+
+
 class Team(Coordinator):
     """Two explorers, each asked for `ahead` items."""
 
@@ -61,7 +73,7 @@ class Team(Coordinator):
         self.account, self.reader, self.folder, self.ahead = Account(), Reader(folder), folder, ahead
         self.wanted, self.spares, self.turn, self.taken, self.oracle = 2, 0, 0, None, None
         self.members, self.lives, self.waiting, self.recoveries = {}, [], [], deque()
-        self.alone = 0.0
+        self.alone, self.talk = 0.0, Talk()  # type: ignore[assignment]
 
     def get(self, call: Call) -> Any:
         if call.fails is not None:
@@ -121,5 +133,5 @@ def test_where_ray_is_gone_the_rest_is_still_cleared(tmp_path: Path) -> None:
     team.close()
     assert not team.folder.exists() and not team.members
     beside = Beside.__new__(Beside)
-    beside.ray, beside.actor = team.ray, object()
+    beside.ray, beside.talk, beside.actor = team.ray, team.talk, object()
     beside.close()

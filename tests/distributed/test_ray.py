@@ -178,6 +178,22 @@ def test_the_token_is_a_secret(ray: Any) -> None:
     assert file.read_text() not in Path("/proc/self/cmdline").read_text()
 
 
+def test_its_sockets_and_logs_are_where_nobody_else_can_enter(ray: Any) -> None:
+    """Ray lets everybody write to its own folder."""
+    session = Path(ray.nodes()[0]["RayletSocketName"]).parents[1]
+    assert stat.S_IMODE(session.stat().st_mode) == 0o777 and session.parent == Path(cluster.session())
+    assert stat.S_IMODE(session.parent.parent.stat().st_mode) == 0o700
+
+
+def test_a_name_that_is_too_long_for_a_socket_is_not_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    deep = tmp_path / ("x" * 60)
+    deep.mkdir()
+    monkeypatch.setattr(cluster, "disks", lambda: [deep, tmp_path])
+    assert cluster.room("a") == (tmp_path if len(str(tmp_path)) < 35 else None)
+    monkeypatch.setattr(cluster, "disks", lambda: [deep, Path("/tmp")])
+    assert cluster.room("ganglion-1234567-4026531836-12345678") == Path("/tmp")
+
+
 @pytest.mark.parametrize(
     "site", [Site(host="0.0.0.0"), Site(address="10.0.0.7:6379"), Site(address="ray://head:10001")]
 )

@@ -6,21 +6,23 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import shutil
 import signal
 import socket
-import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any, NamedTuple
 
-from ganglion.errors import UserError
+from ganglion.errors import ClusterLostError, UserError
 from ganglion.processes import python
-from ganglion.runtime.fleet.cluster import ALONE, LOOPBACK, QUIET, STORE, import_ray
+from ganglion.runtime.fleet.cluster import ALONE, LOOPBACK, QUIET, STORE, import_ray, room
 from ganglion.runtime.fleet.keeper import Keeper, Kept, begun, command
 
+SESSION = "ganglion-ray-"  # the folder of Ray's sockets and logs, which nobody else can enter
 LOOK = 0.2  # seconds between two looks at a file
 MEET = 300.0  # seconds for the first node to be there
 GATHER = 120.0  # seconds for the others to join it
@@ -71,23 +73,29 @@ class Node:
             raise UserError(f"launch slurm: slurm knows the first node as {self.host}, where others cannot reach it.")
         make_secret(self.token)
         address = f"{self.host}:{free_port(self.host)}"
-        head = self.start_ray(self.host, "--head", f"--port={address.rpartition(':')[2]}", "--include-dashboard=false")
+        session = Path(tempfile.mkdtemp(prefix=SESSION, dir=room(f"{SESSION}12345678")))
+        self.head = self.start_head(address, session)
         try:
-            write(self.address, address)
-            self.gather(address, head)
-            return self.train(address)
+            write(self.address, f"{address} {session}")
+            self.gather(address)
+            return self.train(address, session)
         finally:
             self.ended.touch()
             for file in (self.token, self.address):  # first: slurm may not wait for the rest
                 file.unlink(missing_ok=True)
-            end(head)
+            end(self.head)
+            shutil.rmtree(session, ignore_errors=True)
 
-    def gather(self, address: str, head: subprocess.Popen[bytes]) -> None:
+    def start_head(self, address: str, session: Path) -> Kept:
+        own = [f"--port={address.rpartition(':')[2]}", f"--temp-dir={session / 'r'}", "--include-dashboard=false"]
+        return self.start_ray(self.host, "--head", *own)
+
+    def gather(self, address: str) -> None:
         """Waits for the other nodes, and looks whether there is room for everyone."""
         os.environ.update(self.settings(self.host))
         ray, ends = import_ray(), monotonic() + GATHER
         while not self.reached(ray, address):
-            if head.poll() is not None or monotonic() > ends:
+            if self.head.poll() is not None or monotonic() > ends:
                 raise UserError(
                     f"launch slurm: Ray did not start at {address}. It says why in {self.folder / 'ray-0.out'}"
                 )
@@ -111,10 +119,17 @@ class Node:
             return True
         return False
 
-    def train(self, address: str) -> int:
+    def train(self, address: str, session: Path) -> int:
+        def mend(code: int) -> None:
+            """Another head at the same address, where Ray is what was lost; the other nodes join it."""
+            if code == ClusterLostError.code:
+                end(self.head)
+                self.head = self.start_head(address, session)
+                self.gather(address)
+
         flags = [word for module in self.job.imports for word in ("--import", module)]
         where = f"fleet.address={address}"
-        keeper = Keeper(lambda: begun(self.job.run), self.job.restarts, self.tell)
+        keeper = Keeper(lambda: begun(self.job.run), self.job.restarts, self.tell, mend)
         train = command("train", str(self.folder / "config.yaml"), where, *flags)
         return keeper.keep(train, command("resume", self.job.run, where, *flags), self.settings(self.host))
 
@@ -127,13 +142,16 @@ class Node:
             if monotonic() > ends or self.ended.exists():
                 raise UserError(f"launch slurm: node {self.rank} did not hear from the first one in {MEET:.0f} s.")
             sleep(LOOK)
-        address = self.address.read_text()
+        address, _, session = self.address.read_text().partition(" ")
+        Path(session).mkdir(mode=0o700, exist_ok=True)  # Ray has the same folder on every node
         ray = self.start_ray(towards(address), f"--address={address}")
-        while (
-            not self.ended.exists()
-        ):  # also where Ray ends sooner: an exit would end the job, and the run may be saving
+        while not self.ended.exists():  # an exit would end the job, and the run may be saving
+            if ray.poll() is not None:  # the first node may have another head by now
+                end(ray)
+                ray = self.start_ray(towards(address), f"--address={address}")
             sleep(LOOK)
         end(ray)
+        shutil.rmtree(session, ignore_errors=True)
         return 0
 
 

@@ -11,12 +11,15 @@ import sys
 from collections.abc import Mapping
 from concurrent.futures import Future
 from functools import cache
+from pathlib import Path
 from threading import Event, Thread
 from typing import Any, NamedTuple
 
-from ganglion.errors import UserError
+from ganglion.errors import ClusterLostError, UserError
 from ganglion.processes import BESIDE
-from ganglion.runtime.fleet.folders import make_folder
+from ganglion.runtime.fleet.folders import PREFIX, disks, make_folder, table
+from ganglion.runtime.fleet.nursery import close_left
+from ganglion.runtime.fleet.ray_thread import Health, RayThread
 
 STORE = 512 * 1024 * 1024  # bytes of Ray's object store: items of explorers on this machine do not pass through it
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -30,6 +33,9 @@ QUIET = {
 # supported, it keeps to loopback.
 ALONE = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 PRELOAD = {"preload_python_modules": ["ganglion.runtime.fleet.outpost"]}  # by the processes that will be outposts
+START = 180.0  # seconds for Ray to start
+SOCKET = "r/session_2026-01-01_00-00-00_000000_1234567/sockets/plasma_store"  # the longest name that Ray makes
+MAX_SOCKET = 107  # characters of a socket's name
 REMEDY = "Make one with `ray get-auth-token --generate`, and give all machines RAY_AUTH_MODE=token and the same token."
 IMPORTED = "run.mode: ray was imported before, and would listen on all addresses. Build the run first."
 
@@ -52,6 +58,8 @@ class Site(NamedTuple):
 _coming: dict[Site, Future[Any]] = {}
 _left = Event()
 _made: list[str] = []  # files with tokens of our own
+_private: list[Path] = []  # folders of this process
+_lost: list[bool] = []
 
 
 def begin_ray(site: Site) -> None:
@@ -69,7 +77,7 @@ def change(site: Site) -> None:
         coming = _coming.pop(other)
         if other[:2] == site[:2]:  # it only has other processes ready
             _coming.setdefault(site, coming)
-        elif coming.exception() is None:
+        elif coming.exception(START) is None:
             leave_ray()
 
 
@@ -94,7 +102,13 @@ def join_ray(site: Site) -> tuple[Any, bool]:
     """Ray, ready for use, and whether it came with this call: then `leave_ray` is the caller's to call."""
     begin_ray(site)
     coming = _coming.pop(site, None)
-    return (import_ray(), False) if coming is None else (coming.result(), True)
+    if coming is None:
+        return import_ray(), False
+    try:
+        return coming.result(START), True
+    except TimeoutError:
+        lose_ray()
+        raise ClusterLostError(f"run.mode: Ray has not started within {START:.0f} s.") from None
 
 
 def start_ray(cfg: Site) -> Any:
@@ -115,6 +129,7 @@ def start_ray(cfg: Site) -> Any:
         else:
             where = {"address": "local"}  # a new one, though another may run here
             where |= {} if alone else {"_node_ip_address": cfg.host}
+            where |= {"_temp_dir": session()} if session() else {}
             ray.init(
                 num_cpus=cfg.processes, include_dashboard=False, object_store_memory=STORE, _system_config=PRELOAD,
                 **where, **quiet,
@@ -136,9 +151,32 @@ def import_ray() -> Any:
     return ray
 
 
+def watch_ray(ray: Any) -> RayThread:
+    """What talks to Ray, as long as Ray lives."""
+    return RayThread(Health(ray), lose_ray)
+
+
 def leave_ray() -> None:
     import_ray().shutdown()
     _left.set()
+
+
+def lose_ray() -> None:
+    """Ray is lost: it would wait for what is gone when this process ends, and so does not get to it."""
+    if not _lost:
+        _lost.append(True)
+        atexit.register(end_lost)  # and so before Ray's own
+
+
+def end_lost(code: int = ClusterLostError.code) -> None:
+    """Ends this process at once where Ray is lost. Its processes end with whoever started them."""
+    if _lost:
+        for folder in _private:
+            shutil.rmtree(folder, ignore_errors=True)
+        close_left()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
 
 
 def check_open(cfg: Site, environ: Mapping[str, str]) -> None:
@@ -170,12 +208,32 @@ def has_token(environ: Mapping[str, str]) -> bool:
     return bool(environ.get("RAY_AUTH_TOKEN") or (file and file not in _made))
 
 
+def private(where: Path | None = None) -> Path:
+    """A folder that nobody else can read; gone with the process."""
+    folder = make_folder(where)
+    _private.append(folder)
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+@cache
+def session() -> str:
+    """Where Ray has its sockets and logs, which it lets everybody write to: in a folder that nobody else can enter. On
+    a disk, for logs grow; Ray's own choice where there is none that will do."""
+    disk = room(f"{PREFIX}{os.getpid()}-{table()}-12345678")
+    return str(private(disk) / "r") if disk else ""
+
+
+def room(name: str) -> Path | None:
+    """The disk on which a folder of that name may hold Ray's sockets: their names must be short."""
+    fits = (disk for disk in disks() if len(str(disk / name / SOCKET)) <= MAX_SOCKET and os.access(disk, os.W_OK))
+    return next(fits, None)
+
+
 @cache
 def token() -> str:
     """A file with a token for this process and its own cluster, which nobody else can read; gone with the process."""
-    folder = make_folder()
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    file = folder / "token"
+    file = private() / "token"
     with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
         out.write(secrets.token_hex(32))
     _made.append(str(file))

@@ -6,7 +6,7 @@ import logging
 import secrets
 import shutil
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic, sleep
@@ -14,11 +14,11 @@ from typing import Any
 
 from ganglion.config import RunConfig, dump
 from ganglion.core import Origin, State, Weights
-from ganglion.errors import UserError
+from ganglion.errors import ClusterLostError, UserError
 from ganglion.exchange import Packet
 from ganglion.processes import importable
 from ganglion.runtime.fleet.account import Account, Source
-from ganglion.runtime.fleet.cluster import Site, join_ray, leave_ray
+from ganglion.runtime.fleet.cluster import Site, join_ray, leave_ray, watch_ray
 from ganglion.runtime.fleet.folders import make_folder
 from ganglion.runtime.fleet.nursery import Nursery, join_nursery, leave_nursery
 from ganglion.runtime.fleet.outpost import WEIGHTS, Brief, FallenError, Outpost
@@ -30,6 +30,7 @@ from ganglion.runtime.fleet.station import PLAYER, modules
 log = logging.getLogger(__name__)
 FUTILE = 5  # deaths of one explorer, without an item between, that end a run
 REMEMBERED = 1_000  # recoveries
+CLOSING = 30.0  # seconds for Ray to end
 ALONE = 60.0  # seconds without any explorer after which that is said
 
 
@@ -47,6 +48,12 @@ def deaths(ray: Any, *more: type[Exception]) -> tuple[type[Exception], ...]:
     """What a call brings whose actor is gone: by itself, for want of memory, with its machine and what lay there."""
     kinds = ray.exceptions
     return kinds.RayActorError, kinds.OutOfMemoryError, kinds.NodeDiedError, kinds.ObjectLostError, *more
+
+
+def end_actors(ray: Any, actors: Iterable[Any]) -> None:
+    for actor in actors:
+        with suppress(Exception):  # Ray may be gone already
+            ray.kill(actor)
 
 
 class Member:
@@ -89,6 +96,7 @@ class Coordinator:
         self.ahead = -(-(fleet.queue or 1) // fleet.explorers)  # items asked of an explorer at a time
         self.nursery: Nursery | None = None if fleet.address else join_nursery()
         self.ray, self.own = join_ray(site(cfg))
+        self.talk = watch_ray(self.ray)
         self.folder = make_folder()
         cookie = secrets.token_hex(8)
         if fleet.shared:
@@ -99,7 +107,7 @@ class Coordinator:
         cpus = 1 if fleet.address else 0  # elsewhere Ray spreads them over machines
         options = {"num_cpus": cpus, "max_restarts": 0, "max_task_retries": 0, "scheduling_strategy": "SPREAD"}
         self.actor = self.ray.remote(**options)(Outpost)
-        self.oracle = self.make_oracle() if fleet.inference == "central" else None
+        self.oracle = self.talk(self.make_oracle) if fleet.inference == "central" else None
         self.board, self.reader = SharedBoard(self.folder / WEIGHTS), Reader(self.folder)
         self.weights: Weights | None = None
         self.put: Any = None  # the newest weights as an object of Ray's, where somebody is far
@@ -110,7 +118,7 @@ class Coordinator:
         self.alone = monotonic()  # since when nobody has begun, or when that was said last
         self.taken: Member | None = None  # whose item is being read
         self.recoveries: deque[float] = deque(maxlen=REMEMBERED)
-        self.waiting += [self.outpost() for _ in range(self.wanted)]  # at once: it takes a while
+        self.waiting += self.talk(lambda: [self.outpost() for _ in range(self.wanted)])  # at once: it takes a while
 
     def make_oracle(self) -> Any:
         """The predictor, on this machine; Ray itself starts it anew, and asks it again."""
@@ -128,6 +136,10 @@ class Coordinator:
     # ------------------------------------------------------------ items
 
     def pull(self, timeout: float) -> Packet | None:
+        return self.talk(lambda: self.take(timeout))
+
+    def take(self, timeout: float) -> Packet | None:
+        """The next item for the learner of this process; the one before is stored."""
         self.release()
         return self.arrived(timeout)
 
@@ -157,6 +169,7 @@ class Coordinator:
         try:
             told = self.ray.get(call)
         except deaths(self.ray) as error:
+            self.talk.look()
             self.replace(member, error)
             return None
         except self.ray.exceptions.RayTaskError as error:
@@ -189,6 +202,10 @@ class Coordinator:
 
     def release(self) -> None:
         """The item that was taken last is stored: its explorer may write over it."""
+        with suppress(ClusterLostError):  # the next pull says so: this item is stored, and to be counted
+            self.talk(self.give_back)
+
+    def give_back(self) -> None:
         member, self.taken = self.taken, None
         if member is not None:
             self.free(member)
@@ -217,8 +234,9 @@ class Coordinator:
 
     def remind(self) -> None:
         """Hands the newest weights to a predictor that does not share this memory, and may have been started anew."""
-        if self.oracle is not None and not self.shared and self.weights is not None:
-            self.oracle.take.remote(self.far())
+        oracle = self.oracle
+        if oracle is not None and not self.shared and self.weights is not None:
+            self.talk(lambda: oracle.take.remote(self.far()))
 
     def far(self) -> Any:
         assert self.weights is not None
@@ -230,6 +248,10 @@ class Coordinator:
 
     def resize(self, explorers: int) -> None:
         self.wanted = explorers
+        self.talk(lambda: self.fit(explorers))
+
+    def fit(self, explorers: int) -> None:
+        """Starts and ends explorers until there are so many."""
         for explorer in range(explorers):
             if explorer not in self.members:
                 self.start(explorer)
@@ -264,7 +286,7 @@ class Coordinator:
 
     def numbers(self) -> Mapping[str, float]:
         calls = [call for member in self.members.values() for call in member.asked]
-        ready = len(self.ray.wait(calls, num_returns=len(calls), timeout=0)[0]) if calls else 0
+        ready = len(self.talk(lambda: self.ray.wait(calls, num_returns=len(calls), timeout=0))[0]) if calls else 0
         running = sum(member.starting is None for member in self.members.values())
         told = {"fleet/explorers": float(running), "fleet/queue": float(ready)}
         return {**told, "fleet/recovery": max(self.recoveries)} if self.recoveries else told
@@ -272,14 +294,13 @@ class Coordinator:
     def close(self) -> None:
         """Ends all actors, and Ray where it was started here."""
         oracles = [] if self.oracle is None else [self.oracle]
-        for actor in [*(member.actor for member in self.members.values()), *self.waiting, *oracles]:
-            with suppress(Exception):  # Ray may be gone already
-                self.ray.kill(actor)
+        actors = [*(member.actor for member in self.members.values()), *self.waiting, *oracles]
         self.members, self.waiting = {}, []
+        with suppress(ClusterLostError):
+            self.talk(lambda: end_actors(self.ray, actors), CLOSING)
         if self.nursery is not None:
             leave_nursery(self.nursery)
-        if self.own:
-            leave_ray()
+        self.talk.close(leave_ray if self.own else lambda: None, CLOSING)
         shutil.rmtree(Path(self.folder), ignore_errors=True)
 
     def state(self) -> State:

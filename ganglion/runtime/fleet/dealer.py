@@ -58,7 +58,7 @@ class Dealer(Coordinator):
 
     # ------------------------------------------------------------ this process's own
 
-    def pull(self, timeout: float) -> Packet | None:
+    def take(self, timeout: float) -> Packet | None:
         self.release()
         own, ends = self.desks[0].items, monotonic() + timeout
         while not own:
@@ -70,17 +70,17 @@ class Dealer(Coordinator):
         self.last = own.popleft()
         return self.last.packet
 
-    def release(self) -> None:
+    def give_back(self) -> None:
         last, self.last = self.last, None
         if last is not None:
             self.passed(last)
-        super().release()
+        super().give_back()
 
     def serve(self) -> None:
         """For a moment nothing but what the others wait for: this learner has enough."""
         if 0 in self.waiting_for:
             self.waiting_for.remove(0)
-        self.deal(LOOK)
+        self.talk(lambda: self.deal(LOOK))
 
     # ------------------------------------------------------------ everybody's
 
@@ -147,6 +147,7 @@ class Dealer(Coordinator):
             stale, rows = self.ray.get(call)
             return stale, rows
         except deaths(self.ray) as error:
+            self.talk.look()
             raise LearnerLostError(f"learner {rank} ended") from error
 
     def waits(self, rank: int) -> None:

@@ -13,15 +13,16 @@ from ganglion.record.lock import alive
 PREFIX = "ganglion-"
 
 
-def make_folder() -> Path:
-    """A folder in memory that nobody else can read; those that dead processes left are removed."""
+def make_folder(where: Path | None = None) -> Path:
+    """A folder, in memory if not elsewhere, that nobody else can read; those that dead processes left are removed."""
     sweep()
-    return Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-{table()}-", dir=place()))
+    return Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-{table()}-", dir=where or place()))
 
 
 def sweep() -> None:
     """Removes the folders of processes that are dead, as far as that is known here."""
-    for left in place().glob(f"{PREFIX}[0-9]*-{table()}-*"):
+    pattern = f"{PREFIX}[0-9]*-{table()}-*"
+    for left in [path for where in {place(), *disks()} for path in where.glob(pattern)]:
         with suppress(OSError, ValueError):
             if left.stat().st_uid == os.getuid() and not alive(int(left.name.split("-")[1])):
                 shutil.rmtree(left)
@@ -32,6 +33,11 @@ def table() -> str:
     with suppress(OSError):
         return str(os.stat("/proc/self/ns/pid").st_ino)
     return "0"
+
+
+def disks() -> list[Path]:
+    """Where temporary files are; the second for what needs a short name."""
+    return [Path(tempfile.gettempdir()), Path("/tmp")]
 
 
 def place() -> Path:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from math import inf
 from time import monotonic
 from typing import Any, NamedTuple
 
 from ganglion import ops
 from ganglion.config import Every, RunConfig
 from ganglion.core import Episode, LogData, Progress, State, Stop
+from ganglion.errors import ClusterLostError
 from ganglion.record.stages import Evaluated, Now
 from ganglion.runtime.agent import Agent
 from ganglion.runtime.build import build_agent, build_env, build_evaluator
-from ganglion.runtime.fleet.coordinator import deaths, explained
-from ganglion.runtime.fleet.outpost import Bench, Brief, FallenError
+from ganglion.runtime.fleet.coordinator import Coordinator, deaths, end_actors, explained
+from ganglion.runtime.fleet.outpost import Bench, FallenError
 from ganglion.runtime.fleet.parcel import pack_weights, unpack_weights
 from ganglion.runtime.fleet.sender import numbers
 from ganglion.runtime.fleet.station import away
@@ -56,9 +58,9 @@ class Beside(Evaluated):
     """Asks for scores at an interval and passes them on when they come, dated when they were asked for. One is under
     way at a time; what falls due meanwhile is asked for next."""
 
-    def __init__(self, ray: Any, brief: Brief, agent: Agent, every: Every, now: Now, sound: Callable[[], bool]) -> None:
+    def __init__(self, fleet: Coordinator, agent: Agent, every: Every, now: Now, sound: Callable[[], bool]) -> None:
         super().__init__(self.refuse, every, now, sound)
-        self.ray, self.brief, self.agent = ray, brief, agent
+        self.ray, self.talk, self.brief, self.agent = fleet.ray, fleet.talk, fleet.brief, agent
         self.actor: Any = None
         self.asked_for: Asked | None = None
         self.judged: Asked | None = None  # whose score came last
@@ -72,7 +74,7 @@ class Beside(Evaluated):
         self.asked |= self.due.due(now) and now.fraction < 1
         if self.asked_for is not None and monotonic() - self.looked > LOOK:
             self.looked = monotonic()
-            if self.ray.wait([self.asked_for.call], timeout=0)[0]:
+            if self.ready(self.asked_for.call):
                 yield self.tell()
         if self.asked and self.asked_for is None:
             self.asked = False
@@ -91,7 +93,7 @@ class Beside(Evaluated):
         parcel = pack_weights(self.agent.command(at))
         state = self.agent.state()
         kept = state._replace(tensors=ops.map_tree(lambda x: x.clone(), dict(state.tensors)))
-        self.asked_for = Asked(self.call(parcel), parcel, at, kept, sound)
+        self.asked_for = Asked(self.talk(lambda: self.call(parcel)), parcel, at, kept, sound)
         self.last = at.opt_steps
 
     def call(self, parcel: Any) -> Any:
@@ -99,16 +101,20 @@ class Beside(Evaluated):
             self.actor = self.ray.remote(num_cpus=0)(Bench).remote(list(self.brief))
         return self.actor.score.remote(parcel)
 
+    def ready(self, call: Any) -> bool:
+        return bool(self.talk(lambda: self.ray.wait([call], timeout=0))[0])
+
     def tell(self) -> LogData:
         """The score that was asked for; asked once more of another actor where this one has died."""
         assert self.asked_for is not None
         asked, self.asked_for = self.asked_for, None
         try:
-            played, metrics = self.ray.get(asked.call)
+            played, metrics = self.talk(lambda: self.ray.get(asked.call), inf)
         except deaths(self.ray, FallenError) as error:
+            self.talk.look()
             log.warning("the evaluator ended: started anew")
             self.actor = self.actor if isinstance(error, FallenError) else None
-            played, metrics = self.ray.get(self.call(asked.parcel))
+            played, metrics = self.talk(lambda: self.ray.get(self.call(asked.parcel)), inf)
         except self.ray.exceptions.RayTaskError as error:
             raise explained(error, "the evaluator") from error
         self.judged = asked
@@ -118,5 +124,5 @@ class Beside(Evaluated):
 
     def close(self) -> None:
         if self.actor is not None:
-            with suppress(Exception):  # Ray may be gone already
-                self.ray.kill(self.actor)
+            with suppress(ClusterLostError):
+                self.talk(lambda: end_actors(self.ray, [self.actor]))

@@ -50,9 +50,16 @@ def block() -> None:
 class Keeper:
     """Starts a run, and starts it again while restarts are left. Signals go to the run, which saves and ends."""
 
-    def __init__(self, begun: Callable[[], bool], restarts: int, tell: Callable[[str], None]) -> None:
-        """`begun`: whether the run's folder is there, and something to resume."""
-        self.begun, self.left, self.tell = begun, restarts, tell
+    def __init__(
+        self,
+        begun: Callable[[], bool],
+        restarts: int,
+        tell: Callable[[str], None],
+        mend: Callable[[int], None] = lambda code: None,
+    ) -> None:
+        """`begun`: whether the run's folder is there, and something to resume. `mend` is told the exit code before
+        another try."""
+        self.begun, self.left, self.tell, self.mend = begun, restarts, tell, mend
         self.process: Kept | None = None
         self.asked: list[signal.Signals] = []
 
@@ -75,6 +82,7 @@ class Keeper:
                 self.left -= 1
                 self.tell(f"the run ended ({how}): resumed from its newest checkpoint; {self.left} restarts left")
                 sleep(PAUSE if monotonic() - began < SHORT else 0)
+                self.mend(code)
                 if self.asked:  # meanwhile
                     return 128 + self.asked[-1]
 

@@ -12,7 +12,9 @@ import subprocess
 from collections.abc import Generator, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from itertools import count
+from math import inf
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,11 +23,11 @@ from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
 
 from ganglion.config import RunConfig, dump
 from ganglion.core import Command, Episode, LogData, Stop
-from ganglion.errors import LearnerLostError, UserError
+from ganglion.errors import ClusterLostError, LearnerLostError, UserError
 from ganglion.exchange import Packet
 from ganglion.processes import findable, importable, python
 from ganglion.runtime.build import build, pick_device
-from ganglion.runtime.fleet.coordinator import deaths, explained
+from ganglion.runtime.fleet.coordinator import deaths, end_actors, explained
 from ganglion.runtime.fleet.dealer import Dealer, Desk
 from ganglion.runtime.fleet.folders import make_folder
 from ganglion.runtime.fleet.learners import Group, GroupTrainer, seed_of
@@ -153,13 +155,13 @@ class Actors:
     """Partners as Ray actors, each given its items by the Dealer."""
 
     def __init__(self, cfg: RunConfig, dealer: Dealer) -> None:
-        self.ray, self.dealer, self.size = dealer.ray, dealer, cfg.fleet.learners
+        self.ray, self.talk, self.dealer, self.size = dealer.ray, dealer.talk, dealer, cfg.fleet.learners
         self.folder, self.meetings = make_folder(), count()
         joined = bool(cfg.fleet.address)  # elsewhere Ray finds room for them
         gpus = float(joined and pick_device(cfg.run.device).type == "cuda")
         options = {"num_cpus": int(joined), "num_gpus": gpus, "max_restarts": 0, "max_task_retries": 0}
         made = self.ray.remote(max_concurrency=THREADS, **options)(Partner)
-        dealer.desks += [Desk(made.remote(list(post))) for post in posts(cfg, True)]
+        dealer.desks += self.talk(lambda: [Desk(made.remote(list(post))) for post in posts(cfg, True)])
         self.learning: list[Any] = []
 
     @property
@@ -168,11 +170,12 @@ class Actors:
 
     def gather(self, device: torch.device, checkpoint: str) -> Group:
         try:
-            self.ray.get([actor.ready.remote(checkpoint) for actor in self.actors])
+            self.talk(lambda: self.ray.get([actor.ready.remote(checkpoint) for actor in self.actors]), inf)
         except deaths(self.ray, self.ray.exceptions.RayTaskError) as error:
+            self.talk.look()
             raise reason(self.ray, error, "a learner") from error
         here = self.ray.util.get_node_ip_address()
-        hosts = {node["NodeManagerAddress"] for node in self.ray.nodes() if node["Alive"]}
+        hosts = {node["NodeManagerAddress"] for node in self.talk(self.ray.nodes) if node["Alive"]}
         place: Path | Store
         if hosts == {here}:
             place, over = self.folder / f"meet-{next(self.meetings)}", "lo"
@@ -180,23 +183,22 @@ class Actors:
         else:
             place, port = listen(here, self.size)
             meet, over = f"{here}:{port}", interface(here)
-        self.learning = [actor.learn.remote(meet) for actor in self.actors]
+        self.learning = self.talk(lambda: [actor.learn.remote(meet) for actor in self.actors])
         return Group(0, self.size, place, device, PATIENCE, over)
 
     def why(self, error: Exception) -> Exception:
-        ended, _ = self.ray.wait(self.learning, num_returns=len(self.learning), timeout=GRACE)
+        ended, _ = self.talk(lambda: self.ray.wait(self.learning, num_returns=len(self.learning), timeout=GRACE))
         found = []
         for call in ended:
             try:
-                self.ray.get(call)
+                self.talk(partial(self.ray.get, call))
             except deaths(self.ray, self.ray.exceptions.RayTaskError) as told:
                 found.append(reason(self.ray, told, f"learner {1 + self.learning.index(call)}"))
         return first_cause(found) or error
 
     def close(self) -> None:
-        for actor in self.actors:
-            with suppress(Exception):  # Ray may be gone already
-                self.ray.kill(actor)
+        with suppress(ClusterLostError):
+            self.talk(lambda: end_actors(self.ray, self.actors))
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
