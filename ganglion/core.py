@@ -237,6 +237,12 @@ class Model(nn.Module):
             if isinstance(part, Model):
                 part.observe(obs, valid)
 
+    @property
+    def watches(self) -> bool:
+        """Whether `observe` changes anything: one of its own does, unless it says otherwise here."""
+        parts = [part for part in self.children() if isinstance(part, Model)]
+        return type(self).observe is not Model.observe or any(part.watches for part in parts)
+
     def state(self) -> State:
         return State(dict(self.state_dict()))
 

@@ -58,12 +58,15 @@ class QModel(nn.Encoded):
     def __init__(self, cfg: DQNConfig, spec: EnvSpec, actions: int) -> None:
         super().__init__(cfg.net, spec.obs)
         nn.check_mask(spec)
-        self.body = cfg.net.body(self.encoder.out)
-        self.head = nn.QHead(self.body, actions, cfg.dueling)
+        body = cfg.net.body(self.encoder.out)
+        self.net = nn.Net(body, nn.QHead(body, actions, cfg.dueling))
+
+    def action(self, obs: Obs, past: Past) -> tuple[Tensor, Memory]:
+        return self.value(obs, past)  # it is chosen by these
 
     def value(self, obs: Obs, past: Past, action: Action | None = None) -> tuple[Tensor, Memory]:
         features, memory = self.encoder(obs, past)
-        return self.head(self.body(features)[0]), memory
+        return self.net(features), memory
 
 
 class DQN(Algorithm[Sample[Transition], Sample[Transition]]):

@@ -15,7 +15,7 @@ from torch import Tensor
 from ganglion import buffers, nn, ops
 from ganglion.config import AlgoConfig, Amount, constant, linear, register
 from ganglion.core import (
-    Acted, Algorithm, Draws, EnvSpec, Knobs, Memory, Noise, Obs, Past, Prediction, Progress, Recipe, Rollout, Stateful,
+    Acted, Algorithm, Draws, EnvSpec, Knobs, Noise, Obs, Past, Prediction, Progress, Recipe, Rollout, Stateful,
     Update,
 )  # fmt: skip
 from ganglion.errors import UserError
@@ -53,26 +53,10 @@ class ImpalaConfig(AlgoConfig):
         return Recipe(self.processor, buffers.rollout(self.horizon, self.gamma), buffers.WhenReady(), lag)
 
 
-class ActorCritic(nn.Encoded):
-    """obs -> raw action parameters and a value."""
-
-    def __init__(self, cfg: ImpalaConfig, spec: EnvSpec) -> None:
-        super().__init__(cfg.net, spec.obs)
-        nn.check_mask(spec)
-        self.bodies = cfg.net.body(self.encoder.out, count=1 if cfg.shared else 2)
-        self.actor = nn.PolicyHead(self.bodies, spec.action, cfg.net.init, cfg.log_std)
-        self.critic = nn.ValueHead(self.bodies, cfg.net.init)
-
-    def action_and_value(self, obs: Obs, past: Past) -> tuple[Tensor, Tensor, Memory]:
-        features, memory = self.encoder(obs, past)
-        hidden = self.bodies(features).unbind()  # one or two, [T, B, size]
-        return self.actor(hidden[0]), self.critic(hidden[-1]), memory
-
-
 class Impala(Algorithm[Rollout, Rollout]):
     """An actor and a critic that need not have acted themselves."""
 
-    model: ActorCritic
+    model: nn.ActorCritic
 
     def __init__(self, cfg: ImpalaConfig, spec: EnvSpec) -> None:
         if spec.slots < cfg.minibatches:
@@ -81,7 +65,7 @@ class Impala(Algorithm[Rollout, Rollout]):
                 f"{spec.slots}; lower it to {spec.slots} or less."
             )
         self.cfg, self.spec, self.passes = cfg, spec, cfg.epochs
-        self.model = ActorCritic(cfg, spec)
+        self.model = nn.ActorCritic(cfg.net, spec, cfg.shared, cfg.log_std)
         self.optim = nn.Adam(self.model, lr=cfg.lr(0.0), max_norm=cfg.max_norm, eps=1e-5)
 
     # ------------------------------------------------------------ acting

@@ -16,7 +16,7 @@ from torch import Tensor
 from ganglion import buffers, nn, ops
 from ganglion.config import AlgoConfig, Amount, constant, linear, register
 from ganglion.core import (
-    Action, Algorithm, Draws, EnvSpec, Knobs, Memory, Noise, Obs, Past, Prediction, Progress, Recipe, Rollout, Row,
+    Action, Algorithm, Draws, EnvSpec, Knobs, Noise, Obs, Past, Prediction, Progress, Recipe, Rollout, Row,
     Stateful, Update,
 )  # fmt: skip
 from ganglion.errors import UserError
@@ -55,22 +55,6 @@ class PPOConfig(AlgoConfig):
         return Recipe(self.processor, buffers.rollout(self.horizon, self.gamma), buffers.WhenReady(), lag)
 
 
-class ActorCritic(nn.Encoded):
-    """obs -> raw action parameters and a value; bodies of their own run as one batched product."""
-
-    def __init__(self, cfg: PPOConfig, spec: EnvSpec) -> None:
-        super().__init__(cfg.net, spec.obs)
-        nn.check_mask(spec)
-        self.bodies = cfg.net.body(self.encoder.out, count=1 if cfg.shared else 2)
-        self.policy = nn.PolicyHead(self.bodies, spec.action, cfg.net.init, cfg.log_std)
-        self.critic = nn.ValueHead(self.bodies, cfg.net.init)
-
-    def action_and_value(self, obs: Obs, past: Past) -> tuple[Tensor, Tensor, Memory]:
-        features, memory = self.encoder(obs, past)
-        hidden = self.bodies(features).unbind()  # one or two, [T, B, size]
-        return self.policy(hidden[0]), self.critic(hidden[-1]), memory
-
-
 class Minibatch(NamedTuple):
     """Rows with what was believed of them when they were collected."""
 
@@ -87,7 +71,7 @@ class Minibatch(NamedTuple):
 class PPO(Algorithm[Rollout, Minibatch]):
     """An actor and a critic that learn from what they just did, several times over, in small steps."""
 
-    model: ActorCritic
+    model: nn.ActorCritic
 
     def __init__(self, cfg: PPOConfig, spec: EnvSpec) -> None:
         self.cfg, self.spec, self.passes = cfg, spec, cfg.epochs
@@ -97,7 +81,7 @@ class PPO(Algorithm[Rollout, Minibatch]):
             raise UserError(
                 f"algo.minibatches: {cfg.minibatches} is more than {what} = {rows}; lower it to {rows} or less."
             )
-        self.model = ActorCritic(cfg, spec)
+        self.model = nn.ActorCritic(cfg.net, spec, cfg.shared, cfg.log_std)
         self.optim = nn.Adam(self.model, lr=cfg.lr(0.0), max_norm=cfg.max_norm, eps=1e-5)
         self.scale = nn.RewardScale(spec.slots, cfg.gamma) if cfg.normalise_reward else None
 

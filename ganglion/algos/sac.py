@@ -51,12 +51,12 @@ class Actor(nn.Encoded):
 
     def __init__(self, net: nn.MLPConfig, spec: EnvSpec, components: int) -> None:
         super().__init__(net, spec.obs)
-        self.body = net.body(self.encoder.out)
-        self.head = nn.Last(self.body, 2 * components)
+        body = net.body(self.encoder.out)
+        self.net = nn.Net(body, nn.LinearHead(body, 2 * components))
 
     def action(self, obs: Obs, past: Past) -> tuple[Tensor, Memory]:
         features, memory = self.encoder(obs, past)
-        mean, spread = self.head.over(self.body, features).chunk(2, -1)
+        mean, spread = self.net(features).chunk(2, -1)
         log_std = -5 + 3.5 * (torch.tanh(spread) + 1)  # between -5 and 2, without a dead gradient at the edges
         return torch.cat([mean, log_std], -1), memory
 
@@ -66,13 +66,12 @@ class Critics(nn.Encoded):
 
     def __init__(self, net: nn.MLPConfig, spec: EnvSpec, components: int) -> None:
         super().__init__(net, spec.obs)
-        self.body = net.body(self.encoder.out + components, count=2)
-        self.head = nn.ValueHeads(self.body)
+        self.nets = nn.Ensemble(net.body(self.encoder.out + components, count=2))
 
     def value(self, obs: Obs, past: Past, action: Action | None = None) -> tuple[Tensor, Memory]:
         features, memory = self.encoder(obs, past)
         assert action is not None
-        return self.head.over(self.body, features, beside=action), memory
+        return self.nets(features, action), memory
 
 
 class SACModel(Model):

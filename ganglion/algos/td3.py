@@ -58,12 +58,12 @@ class Actor(nn.Encoded):
     def __init__(self, net: nn.MLPConfig, spec: EnvSpec, space: Box) -> None:
         super().__init__(net, spec.obs)
         self.space = space
-        self.body = net.body(self.encoder.out)
-        self.head = nn.Last(self.body, space.size)
+        body = net.body(self.encoder.out)
+        self.net = nn.Net(body, nn.LinearHead(body, space.size))
 
     def action(self, obs: Obs, past: Past) -> tuple[Tensor, Memory]:
         features, memory = self.encoder(obs, past)
-        raw = torch.tanh(self.head.over(self.body, features))
+        raw = torch.tanh(self.net(features))
         low, high = ops.bounds(self.space, raw)
         return torch.lerp(low, high, 0.5 * (raw.reshape(*raw.shape[:2], *self.space.shape) + 1)), memory
 
@@ -73,16 +73,15 @@ class Critics(nn.Encoded):
 
     def __init__(self, net: nn.MLPConfig, spec: EnvSpec, space: Box) -> None:
         super().__init__(net, spec.obs)
-        self.body = net.body(self.encoder.out + space.size, count=2)
-        self.head = nn.ValueHeads(self.body)
+        self.nets = nn.Ensemble(net.body(self.encoder.out + space.size, count=2))
 
     def value(self, obs: Obs, past: Past, action: Action | None = None) -> tuple[Tensor, Memory]:
         features, memory = self.encoder(obs, past)
         assert action is not None
-        return self.head.over(self.body, features, beside=action), memory
+        return self.nets(features, action), memory
 
     def first(self, obs: Obs, past: Past, action: Action) -> Tensor:
-        return self.head.first_over(self.body, self.encoder(obs, past)[0], beside=action)
+        return self.nets.first(self.encoder(obs, past)[0], action)
 
 
 class TD3Model(Model):

@@ -17,7 +17,8 @@ from torch._C import _functorch as layers
 from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
 
 from ganglion.core import Algorithm
-from ganglion.nn.optim import Adam
+from ganglion.errors import UserError
+from ganglion.nn.optim import Adam, Optimiser, gradients
 
 Fn = Callable[..., Any]
 Place = tuple[dict[str, Any], str]  # where an object keeps a tensor
@@ -58,6 +59,8 @@ class Stack:
             self.places.append(((held, name), known[id(tensor)]))
         self.optims: list[JointAdam] = []
         for name, part in list(vars(template).items()):
+            if isinstance(part, Optimiser) and not isinstance(part, Adam):
+                raise UserError(f"optimiser: {type(part).__name__} cannot train several runs together. Accepted: Adam.")
             if isinstance(part, Adam):
                 params = [self.tensors[known[id(param)]].requires_grad_() for param in part.params]
                 self.optims.append(JointAdam([vars(algo)[name] for algo in algos], params))
@@ -112,6 +115,7 @@ class JointAdam:
 
     def __init__(self, adams: Sequence[Adam], params: Sequence[Tensor]) -> None:
         self.params = list(params)  # each [K, ...]
+        self.names, self.allow_unused = adams[0].names, adams[0].allow_unused
         self.sizes = [param[0].numel() for param in params]
         self.mean, self.square = self.flat([a.mean for a in adams]), self.flat([a.square for a in adams])
         self.count = joined([adam.count for adam in adams])
@@ -137,7 +141,7 @@ class JointAdam:
         losses, level = bare(loss), layers.maybe_get_level(loss)
         rate = self.lr if lr is None else bare(lr)[:, None]
         with temporarily_pop_interpreter_stack():  # out of vmap, where gradients are those of ordinary tensors
-            grads = torch.autograd.grad(losses.sum(), self.params)
+            grads = gradients(losses.sum(), self.params, self.names, self.allow_unused)
             with torch.no_grad():
                 norm = self.apply(torch.cat([grad.flatten(1) for grad in grads], 1), rate)
         return layers._add_batch_dim(norm, 0, level)

@@ -21,6 +21,11 @@ class Lagged(Model):
         shared = {id(buffer): buffer for buffer in model.buffers()}
         self.net = deepcopy(model, shared).requires_grad_(False)
 
+    watches = False
+
+    def observe(self, obs: Obs, valid: Tensor) -> None:
+        """Moves nothing: the statistics are the model's."""
+
     def value(self, obs: Obs, past: Past, action: Action | None = None) -> tuple[Tensor, Memory]:
         return self.net.value(obs, past, action)
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ganglion import ops
+from ganglion import nn, ops
 from ganglion.core import Acted, Algorithm, Knobs, Noise, Obs, Past, Progress, Row, SetKnob, State, Update, join, under
 from ganglion.exchange import Weights
 from ganglion.fast import Swap, Wrap
@@ -25,7 +25,7 @@ class Agent:
     ) -> None:
         self.algo, self.device, self.swap = algo, device, swap or Swap()
         self.draws = algo.draws()
-        self.held = Held(device)
+        self.held, self.modes = Held(device), nn.Modes(algo.model)
         self.fast_explore, self.fast_learn, self.fast_late = wrap(self.explore), wrap(self.update), wrap(self.late)
         same = type(algo).prepare is Algorithm.prepare
         self.slow_prepare = algo.prepare if same else torch.no_grad()(algo.prepare)
@@ -80,10 +80,12 @@ class Agent:
         return update
 
     def update(self, mini: Any, rows: Rows, knobs: Knobs, noise: Noise) -> Update:
-        return self.algo.learn(some(mini, rows), knobs, noise)
+        with self.modes.learning():
+            return self.algo.learn(some(mini, rows), knobs, noise)
 
     def late(self, mini: Any, rows: Rows, knobs: Knobs, noise: Noise) -> Mapping[str, Tensor]:
-        return self.algo.learn_late(some(mini, rows), knobs, noise)
+        with self.modes.learning():
+            return self.algo.learn_late(some(mini, rows), knobs, noise)
 
     @torch.no_grad()
     def observe(self, rows: Row) -> None:

@@ -200,7 +200,7 @@ class JointSamples:
     def __init__(self, joint: Joint) -> None:
         self.joint = joint
         self.learners = [trainer.learner for trainer in joint.trainers]
-        self.fast_learn = joint.wrap(joint.template.algo.learn)
+        self.fast_learn = joint.wrap(lambda mini, knobs, noise: joint.template.update(mini, (), knobs, noise))
         self.minis: Any = None  # [K, ...]
         self.given: list[Any] = [None] * joint.count
         for k, agent in enumerate(joint.agents):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ganglion import ops
-from ganglion.core import Algorithm, Limiter, LogData, Model, Obs, Past, Progress, Row, State, Update, join, under
+from ganglion.core import Algorithm, Limiter, LogData, Obs, Past, Progress, Row, State, Update, join, under
 from ganglion.runtime.agent import Agent
 from ganglion.runtime.streams import Stream
 
@@ -98,5 +98,4 @@ class Learner:
 
 def watches(algo: Algorithm[Any, Any]) -> bool:
     """Whether new rows change anything in it: normalisers do, networks do not."""
-    parts = [m for m in algo.model.modules() if isinstance(m, Model) and type(m).observe is not Model.observe]
-    return type(algo).observe is not Algorithm.observe or any(getattr(part, "watches", True) for part in parts)
+    return type(algo).observe is not Algorithm.observe or algo.model.watches
