@@ -9,7 +9,7 @@ PRESET ?= cartpole/ppo
 ARGS ?=
 BENCH ?= benchmarks/startup.py
 # What looks further when GANGLION_SOAK=1.
-SOAK ?= tests/equal/test_resume.py tests/record/test_crash.py tests/record/test_damage.py tests/cli/test_broken.py tests/envs/test_pool_ends.py tests/distributed/test_hosts.py tests/distributed/test_slurm.py tests/distributed/test_restarts.py tests/distributed/test_several.py tests/distributed/test_ray.py
+SOAK ?= tests/nn/test_nets.py tests/equal/test_resume.py tests/record/test_crash.py tests/record/test_damage.py tests/cli/test_broken.py tests/envs/test_pool_ends.py tests/distributed/test_hosts.py tests/distributed/test_slurm.py tests/distributed/test_restarts.py tests/distributed/test_several.py tests/distributed/test_ray.py
 SOAK_REPORT ?= docs/results/soak.txt
 
 BIN := $(VENV)/bin

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from ganglion.nn.kernels.conv import MANY, laid
 from torch import Tensor
 
 import ganglion
 from ganglion.core import Box, Past
 from ganglion.nn import MLP, MLPConfig, ObsEncoder
 from ganglion.nn.inputs import Cells, Pixels
+from ganglion.nn.kernels.conv import MANY, laid
 from ganglion.runtime.build import build
 
 ATARI = Box((4, 84, 84), torch.uint8, (0.0,), (255.0,))

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 import ganglion
-from ganglion import ops
+from ganglion import nn, ops
 from ganglion.core import Algorithm, Noise, Past, Sample, Transition
+from ganglion.errors import UserError
 from ganglion.fast.trace import Traced
 from ganglion.nn.stack import Stack, joined
 from ganglion.runtime.build import build_agent, build_env
@@ -150,3 +151,11 @@ def test_memory_is_kept() -> None:
     from ganglion.fast.memory import keep_pages
 
     assert keep_pages() or not sys.platform.startswith("linux")
+
+
+def test_an_optimiser_that_cannot_be_joined_is_refused() -> None:
+    own: list[Any] = algos("dqn")
+    for algo in own:
+        algo.optim = nn.RMSprop(algo.model, lr=1e-3)
+    with pytest.raises(UserError, match=r"RMSprop cannot train several runs together. Accepted: Adam"):
+        Stack(own[1:], own[0])
