@@ -71,6 +71,7 @@ class Trial:
     rates: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        from ganglion import ops
         from ganglion.config import RunConfig
         from ganglion.runtime.run import Run
 
@@ -86,9 +87,8 @@ class Trial:
         )
         self.stream = self.run.stream()
         buffer = self.run.trainer.learner.buffer
-        push, push_each = buffer.push, buffer.push_each  # one row, or those of a stint
-        buffer.push = lambda row, *rest: (self.rows.append(row), push(row, *rest))[1]
-        buffer.push_each = lambda rows, *rest: (self.rows.extend(rows), push_each(rows, *rest))[1]
+        push = buffer.push
+        buffer.push = lambda rows, *rest: (self.rows.extend(ops.unstack(rows)), push(rows, *rest))[1]
         next(self.stream)  # the first reset
 
     @property

@@ -88,10 +88,10 @@ def make_trainer(steps: int, seed: int = 0) -> Trainer:
     cpu = torch.device("cpu")
     torch.manual_seed(seed)  # weights only: everything else has random streams of its own, derived from the seed
     agent = Agent(Algorithm(4, 2), cpu)
-    fold = buffers.Fold(n=1, gamma=0.99, length=1)
-    buffer = buffers.ReplayConfig(capacity=5_000, batch=64).build(fold, recurrent=False, slots=4, device=cpu)
-    learner = Learner(agent, buffer, buffers.RatioConfig(opt_interval=4, warmup=400).build(), seed)
-    explorer = Explorer(agent, env, buffers.RowsConfig().build(), learner, seed)
+    replay = buffers.ReplayConfig(capacity=5_000, batch=64).folded(n=1, gamma=0.99, recurrent=False)
+    limiter, rows = buffers.RatioConfig(opt_interval=4, warmup=400), buffers.RowsConfig()
+    learner = Learner(agent, replay.build(env.spec, cpu), limiter.build(env.spec, cpu), seed)
+    explorer = Explorer(agent, env, rows.build(env.spec, cpu), learner, seed)
     evaluator = Evaluator(agent, lambda: CartPole(slots=5, name="cartpole"), episodes=5, seed=seed + 1)
     return Trainer(explorer, learner, evaluator, every(f"{steps} steps"))
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 import ganglion.core as g
 from ganglion import buffers, nn, ops
-from ganglion.config import AlgoConfig, EnvConfig, register
+from ganglion.config import AlgoConfig, EnvConfig, ProcessorConfig, register
 from ganglion.envs import GymEnv
 
 # ------------------------------------------------------------ Environment: init_env, reset, step
@@ -90,7 +90,7 @@ class SmallStepsConfig(buffers.RowsConfig):
 
     cost: float = Field(0.01, ge=0)
 
-    def build(self) -> g.Processor:
+    def build(self, spec: g.EnvSpec, device: torch.device) -> g.Processor:
         return SmallSteps(self)
 
 
@@ -100,8 +100,8 @@ class SmallSteps(buffers.Rows):
     cfg: SmallStepsConfig
 
     def __call__(self, before: g.Step, past: g.Past, acted: g.Acted, after: g.Step) -> g.Row:
-        row = super().__call__(before, past, acted, after)
-        return row._replace(reward=row.reward - self.cfg.cost)
+        rows = super().__call__(before, past, acted, after)
+        return rows._replace(reward=rows.reward - self.cfg.cost)
 
 
 # ------------------------------------------------------------ Algorithm: prepare_data and train
@@ -115,14 +115,15 @@ class ReturnsConfig(AlgoConfig):
     gamma: float = Field(0.95, ge=0, le=1)
     horizon: int = Field(40, ge=1)
     net: nn.MLPConfig = nn.MLPConfig(hidden=(32, 32), activation="tanh")
-    processor: buffers.RowsConfig = buffers.RowsConfig()
+    processor: ProcessorConfig = buffers.RowsConfig()
 
     def build(self, spec: g.EnvSpec) -> Returns:
         return Returns(self, spec)
 
-    def recipe(self) -> g.Recipe:
+    def recipe(self, spec: g.EnvSpec) -> g.Recipe:
         """train_ready: here, whenever a rollout is complete."""
-        return g.Recipe(self.processor, buffers.rollout(self.horizon, self.gamma), buffers.WhenReady())
+        rollouts = buffers.RolloutConfig().rollouts(self.gamma, self.horizon)
+        return g.Recipe(self.processor, rollouts, buffers.ReadyConfig())
 
 
 class Actor(nn.Encoded):

@@ -76,7 +76,7 @@ class Acted(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One moment of B slots as storage keeps it; the observation that follows is the next row's."""
+    """Moments of B slots as storage keeps them, [T, B, ...]; the observation that follows is the next row's."""
 
     obs: Obs
     action: Action
@@ -86,7 +86,7 @@ class Row(NamedTuple):
     valid: Tensor
     start: Tensor
     extras: Mapping[str, Tensor]
-    memory: Memory  # before this row
+    memory: Memory  # before each row, each [T, B, size]
 
 
 class Transition(NamedTuple):
@@ -100,6 +100,9 @@ class Transition(NamedTuple):
     ahead: Tensor  # [T, B] int64
     past: Past
     next_past: Past
+    valid: Tensor  # [T, B] bool: a decision to learn from
+    cut: Tensor  # [T, B] bool: the episode ended with this row (terminated or truncated)
+    extras: Mapping[str, Tensor]  # [T, B, ...] what `explore` said of each row
 
 
 class Rollout(NamedTuple):
@@ -123,7 +126,7 @@ class Sample(NamedTuple, Generic[Data]):
     """What a replay buffer gives: the data, where it came from, and its weight (0 for rows not to learn from)."""
 
     data: Data
-    index: Tensor  # type: ignore[assignment]  # [B] flat position of each sequence's first row
+    index: Tensor  # type: ignore[assignment]  # [1, B] flat position of each sequence's first row
     weight: Tensor  # [T, B]
 
 
@@ -339,34 +342,65 @@ class Env(Protocol):
     def restore(self, state: State) -> None: ...
 
 
-class Processor(Protocol):
-    """The one place where steps become rows: reward shaping, relabelling."""
+class Processor(Stateful, Protocol):
+    """The one place where steps become rows: reward shaping, relabelling. All it takes and gives is [T, B, ...]."""
 
-    def __call__(self, before: Step, past: Past, acted: Acted, after: Step) -> Row: ...
+    def __call__(self, before: Step, past: Past, acted: Acted, after: Step) -> Row:
+        """T consecutive steps of B slots as rows; `past.memory` is what each row began with, each [T, B, size]."""
+        ...
 
 
 class Sink(Protocol):
-    """Where an Explorer puts its rows: a buffer, or a broker. `ahead` is what the next row will start from."""
+    """Where an Explorer puts its rows: a learner, or a broker."""
 
-    def push(self, row: Row, ahead: tuple[Obs, Past], at: Progress) -> None: ...
+    def push(self, rows: Row, ahead: tuple[Obs, Past], at: Progress) -> None:
+        """Takes rows [T, B, ...] that follow those before; `ahead` is the observation [B, ...] and the Past that follow
+        the last one."""
+        ...
 
 
 class Buffer(Sink, Stateful, Protocol):
+    """Where rows are kept until they are learned from."""
+
+    fresh: bool  # an item is learned from in one phase and then forgotten (rollouts)
+
+    @property
+    def wants(self) -> int:
+        """How many uniform random numbers `take` needs."""
+        ...
+
+    @property
+    def history(self) -> int:
+        """How many earlier rows an observation is put together from; 0 where every row is kept whole."""
+        ...
+
+    def room(self) -> int:
+        """How many rows can still be pushed before an item is complete; sys.maxsize where `fresh` is False."""
+        ...
+
+    def restarted(self, rows: Row) -> Row:
+        """Rows [T, B, ...] that do not follow those pushed before, as they should be pushed: the first is a start, or
+        comes after the `history` rows that it needs."""
+        ...
+
     def ready(self) -> bool:
         """Whether an item can be taken."""
         ...
 
     def take(self, uniform: Tensor, at: Progress) -> Any:
-        """The next item to learn from; `uniform` has one random number per sequence asked for."""
-        ...
-
-    @property
-    def wants(self) -> int:
-        """How many random numbers `take` needs."""
+        """The next item to learn from; `uniform` has `wants` numbers. It may lie in memory that the next call uses."""
         ...
 
     def feedback(self, index: Tensor, priority: Tensor) -> None:
-        """New priorities of what was taken."""
+        """New priorities [B] of what was taken at `index` [1, B]."""
+        ...
+
+    def rows(self) -> Row:
+        """The rows [T, B, ...] of the item being learned from, where `fresh`."""
+        ...
+
+    def release(self) -> None:
+        """The phase is over: a fresh buffer forgets its rows."""
         ...
 
     def metrics(self) -> Mapping[str, float]: ...
@@ -374,6 +408,11 @@ class Buffer(Sink, Stateful, Protocol):
 
 class Limiter(Protocol):
     """How many updates the steps so far allow."""
+
+    @property
+    def opt_interval(self) -> float:
+        """Env steps that each update waits for; 0 where it waits for none, or for a whole item."""
+        ...
 
     def owes(self, at: Progress, ready: bool) -> bool: ...
 
@@ -386,11 +425,20 @@ class Writer(Protocol):
     def close(self) -> None: ...
 
 
+Made = TypeVar("Made", covariant=True)
+
+
+class Builder(Protocol[Made]):
+    """A config of something that is built once the environment is known."""
+
+    def build(self, spec: EnvSpec, device: torch.device) -> Made: ...
+
+
 @dataclass(frozen=True)
 class Recipe:
-    """What to plug around an algorithm: each a config with a `build`."""
+    """What to plug around an algorithm."""
 
-    processor: Any
-    buffer: Any
-    limiter: Any
+    processor: Builder[Processor]
+    buffer: Builder[Buffer]
+    limiter: Builder[Limiter]
     max_lag: int | None = None  # updates behind which an item from elsewhere is dropped

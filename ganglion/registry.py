@@ -38,6 +38,12 @@ TABLE: dict[str, dict[str, str]] = {
     "buffer": {
         "replay": "ganglion.buffers.replay",
         "prioritised": "ganglion.buffers.prioritised",
+        "rollout": "ganglion.buffers.rollout",
+    },
+    "limiter": {
+        "ratio": "ganglion.buffers.limiter",
+        "ready": "ganglion.buffers.limiter",
+        "always": "ganglion.buffers.limiter",
     },
     "processor": {
         "rows": "ganglion.buffers.processors",

@@ -16,7 +16,7 @@ from pydantic import Field
 from torch import Tensor
 
 from ganglion import buffers, nn, ops
-from ganglion.config import AlgoConfig, Count, Share, linear, register
+from ganglion.config import AlgoConfig, BufferConfig, Count, LimiterConfig, ProcessorConfig, Share, linear, register
 from ganglion.core import (
     Acted, Action, Algorithm, Discrete, Draws, EnvSpec, Knobs, Memory, Noise, Obs, Past, Prediction, Progress,
     Recipe, Sample, Stateful, Transition, Update,
@@ -40,16 +40,16 @@ class DQNConfig(AlgoConfig):
     ladder: float = Field(0.0, ge=0)  # slot i of N explores with epsilon^(1 + ladder i / (N - 1)) (Ape-X: 7)
     hold: float = Field(1.0, ge=1)  # steps for which a slot keeps a random choice, on average (Dabney et al. 2021)
     net: nn.MLPConfig = nn.MLPConfig(hidden=(120, 84))
-    replay: buffers.ReplayConfig = buffers.ReplayConfig()
-    limiter: buffers.RatioConfig = buffers.RatioConfig(opt_interval=10, warmup=1_000)
-    processor: buffers.RowsConfig = buffers.RowsConfig()
+    replay: BufferConfig = buffers.ReplayConfig()
+    limiter: LimiterConfig = buffers.RatioConfig(opt_interval=10, warmup=1_000)
+    processor: ProcessorConfig = buffers.RowsConfig()
 
     def build(self, spec: EnvSpec) -> DQN:
         return DQN(self, spec)
 
-    def recipe(self) -> Recipe:
+    def recipe(self, spec: EnvSpec) -> Recipe:
         """What to plug around the algorithm: read here, built by runtime.build."""
-        return Recipe(self.processor, self.replay.folding(self.n_step, self.gamma, self.net.recurrent), self.limiter)
+        return Recipe(self.processor, self.replay.folded(self.n_step, self.gamma, self.net.recurrent), self.limiter)
 
 
 class QModel(nn.Encoded):

@@ -14,7 +14,7 @@ from pydantic import Field
 from torch import Tensor
 
 from ganglion import buffers, nn, ops
-from ganglion.config import AlgoConfig, Amount, constant, linear, register
+from ganglion.config import AlgoConfig, Amount, ProcessorConfig, constant, linear, register
 from ganglion.core import (
     Action, Algorithm, Draws, EnvSpec, Knobs, Memory, Noise, Obs, Past, Prediction, Progress, Recipe, Rollout, Row,
     Stateful, Update,
@@ -44,15 +44,16 @@ class PPOConfig(AlgoConfig):
     max_lag: int = Field(16, ge=0)  # rollouts behind which one from elsewhere is dropped
     shared: bool = False  # actor and critic read one body; otherwise each has its own
     net: nn.MLPConfig = nn.MLPConfig(hidden=(64, 64), activation="tanh", init="orthogonal")
-    processor: buffers.RowsConfig = buffers.RowsConfig()
+    processor: ProcessorConfig = buffers.RowsConfig()
 
     def build(self, spec: EnvSpec) -> PPO:
         return PPO(self, spec)
 
-    def recipe(self) -> Recipe:
+    def recipe(self, spec: EnvSpec) -> Recipe:
         """What to plug around the algorithm: read here, built by runtime.build."""
         lag = self.max_lag * self.epochs * self.minibatches  # in updates
-        return Recipe(self.processor, buffers.rollout(self.horizon, self.gamma), buffers.WhenReady(), lag)
+        rollouts = buffers.RolloutConfig().rollouts(self.gamma, self.horizon)
+        return Recipe(self.processor, rollouts, buffers.ReadyConfig(), lag)
 
 
 class ActorCritic(nn.Encoded):

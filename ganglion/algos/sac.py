@@ -13,7 +13,7 @@ from pydantic import Field
 from torch import Tensor
 
 from ganglion import buffers, nn, ops
-from ganglion.config import AlgoConfig, register
+from ganglion.config import AlgoConfig, BufferConfig, LimiterConfig, ProcessorConfig, register
 from ganglion.core import (
     Acted, Action, Algorithm, Box, Draw, Draws, EnvSpec, Knobs, Memory, Model, Noise, Obs, Past, Prediction, Progress,
     Recipe, Sample, Stateful, Transition, Update,
@@ -34,16 +34,16 @@ class SACConfig(AlgoConfig):
     target_entropy: float | None = None  # None: minus the number of action components
     max_norm: float | None = Field(None, gt=0)  # of gradients; None: no limit
     net: nn.MLPConfig = nn.MLPConfig(hidden=(256, 256))
-    replay: buffers.ReplayConfig = buffers.ReplayConfig(capacity=1_000_000, batch=256)
-    limiter: buffers.RatioConfig = buffers.RatioConfig(opt_interval=1, warmup=5_000)  # random actions until then
-    processor: buffers.RowsConfig = buffers.RowsConfig()
+    replay: BufferConfig = buffers.ReplayConfig(capacity=1_000_000, batch=256)
+    limiter: LimiterConfig = buffers.RatioConfig(opt_interval=1, warmup=5_000)  # random actions until then
+    processor: ProcessorConfig = buffers.RowsConfig()
 
     def build(self, spec: EnvSpec) -> SAC:
         return SAC(self, spec)
 
-    def recipe(self) -> Recipe:
+    def recipe(self, spec: EnvSpec) -> Recipe:
         """What to plug around the algorithm: read here, built by runtime.build."""
-        return Recipe(self.processor, self.replay.folding(self.n_step, self.gamma, self.net.recurrent), self.limiter)
+        return Recipe(self.processor, self.replay.folded(self.n_step, self.gamma, self.net.recurrent), self.limiter)
 
 
 class Actor(nn.Encoded):
@@ -117,7 +117,7 @@ class SAC(Algorithm[Sample[Transition], Sample[Transition]]):
     # ------------------------------------------------------------ acting
 
     def knobs(self, at: Progress) -> Mapping[str, float]:
-        return {"random": float(at.env_steps < self.cfg.limiter.warmup)}
+        return {"random": float(at.env_steps < self.cfg.limiter.begins)}
 
     def draws(self) -> Draws:
         n = self.space.size

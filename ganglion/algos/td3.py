@@ -16,7 +16,9 @@ from pydantic import Field
 from torch import Tensor
 
 from ganglion import buffers, nn, ops
-from ganglion.config import AlgoConfig, Amount, Count, constant, register
+from ganglion.config import (
+    AlgoConfig, Amount, BufferConfig, Count, LimiterConfig, ProcessorConfig, constant, register,
+)  # fmt: skip
 from ganglion.core import (
     Acted, Action, Algorithm, Box, Draw, Draws, EnvSpec, Knobs, Memory, Model, Noise, Obs, Past, Prediction, Progress,
     Recipe, Sample, Stateful, Transition, Update,
@@ -40,16 +42,16 @@ class TD3Config(AlgoConfig):
     smoothing_limit: float = Field(0.5, ge=0)  # no further than this
     max_norm: float | None = Field(None, gt=0)  # of gradients; None: no limit
     net: nn.MLPConfig = nn.MLPConfig(hidden=(256, 256))
-    replay: buffers.ReplayConfig = buffers.ReplayConfig(capacity=1_000_000, batch=256)
-    limiter: buffers.RatioConfig = buffers.RatioConfig(opt_interval=1, warmup=25_000)  # random actions until then
-    processor: buffers.RowsConfig = buffers.RowsConfig()
+    replay: BufferConfig = buffers.ReplayConfig(capacity=1_000_000, batch=256)
+    limiter: LimiterConfig = buffers.RatioConfig(opt_interval=1, warmup=25_000)  # random actions until then
+    processor: ProcessorConfig = buffers.RowsConfig()
 
     def build(self, spec: EnvSpec) -> TD3:
         return TD3(self, spec)
 
-    def recipe(self) -> Recipe:
+    def recipe(self, spec: EnvSpec) -> Recipe:
         """What to plug around the algorithm: read here, built by runtime.build."""
-        return Recipe(self.processor, self.replay.folding(self.n_step, self.gamma, self.net.recurrent), self.limiter)
+        return Recipe(self.processor, self.replay.folded(self.n_step, self.gamma, self.net.recurrent), self.limiter)
 
 
 class Actor(nn.Encoded):
@@ -132,7 +134,7 @@ class TD3(Algorithm[Sample[Transition], Sample[Transition]]):
     # ------------------------------------------------------------ acting
 
     def knobs(self, at: Progress) -> Mapping[str, float]:
-        return {"random": float(at.env_steps < self.cfg.limiter.warmup), "noise": self.cfg.noise(at.fraction)}
+        return {"random": float(at.env_steps < self.cfg.limiter.begins), "noise": self.cfg.noise(at.fraction)}
 
     def draws(self) -> Draws:
         n = self.space.size

@@ -131,7 +131,7 @@ def some(mini: Any, rows: Rows) -> Any:
 
 
 def enter(obs: Obs) -> Obs:
-    """[B, ...] -> [1, B, ...]: algorithms see time first."""
+    """[B, ...] -> [1, B, ...]: algorithms, processors and buffers see time first."""
     return ops.map_tree(lambda x: x[None], obs)
 
 

@@ -6,7 +6,6 @@ from math import gcd
 
 import torch
 
-from ganglion.buffers import RolloutBuffer
 from ganglion.config import RunConfig
 from ganglion.core import Env, EnvSpec, Processor, Sink
 from ganglion.envs.world import TorchEnv
@@ -109,15 +108,15 @@ def build_explorer(cfg: RunConfig, agent: Agent, env: Env, processor: Processor,
 
 def build_walkers(cfg: RunConfig, agent: Agent, env: Env) -> tuple[Explorer, Learner]:
     """An Explorer and the Learner it hands rows to; both in long strides where the world and the rows allow it."""
-    recipe, seed = cfg.algo.recipe(), cfg.run.seed
-    buffer, limiter, processor = recipe.buffer(env.spec, agent.device), recipe.limiter.build(), recipe.processor.build()
+    recipe, seed, what = cfg.algo.recipe(env.spec), cfg.run.seed, (env.spec, agent.device)
+    buffer, limiter, processor = recipe.buffer.build(*what), recipe.limiter.build(*what), recipe.processor.build(*what)
     gpu, halves = agent.device.type == "cuda", getattr(cfg.env, "halves", False)
-    if not (isinstance(env, TorchEnv) and isinstance(buffer, RolloutBuffer)) or cfg.run.fast == "eager":
+    if not (isinstance(env, TorchEnv) and buffer.fresh) or cfg.run.fast == "eager":
         learner = Learner(agent, buffer, limiter, seed)
         if gpu or halves or cfg.run.fast == "eager":
             return build_explorer(cfg, agent, env, processor, learner), learner
         return Stints(agent, env, processor, learner, seed, STINT), learner
-    wrap, stride = quicken(cfg, agent.device)[0], buffer.horizon if gpu else gcd(buffer.horizon, STRIDE)
+    wrap, stride = quicken(cfg, agent.device)[0], buffer.room() if gpu else gcd(buffer.room(), STRIDE)
     fused = Fused if gpu else None
     phase = Phase(agent, buffer, limiter, seed, wrap if gpu else None, fused)
     return Strider(agent, env, processor, phase, seed, stride, wrap, fused), phase

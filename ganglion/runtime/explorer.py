@@ -8,7 +8,7 @@ from torch import Tensor
 from ganglion import ops
 from ganglion.core import Acted, Env, LogData, Past, Processor, Progress, Sink, State, Step, join, under
 from ganglion.envs.faults import faults_of
-from ganglion.runtime.agent import Agent
+from ganglion.runtime.agent import Agent, enter
 from ganglion.runtime.streams import Ahead, Stream, derive
 
 
@@ -36,9 +36,10 @@ class Explorer:
         if self.faults.lost is not None:  # actions that came to nothing, for their episode was lost
             before = before._replace(valid=before.valid & ~self.faults.lost)
             alive = before.valid.tolist().count(True)
-        row = self.processor(before, past, acted, after)
+        told = Acted(enter(acted.action), enter(acted.extras), acted.memory)
+        rows = self.processor(enter(before), past, told, enter(after))
         self.now = after, ahead
-        self.sink.push(row, (after.obs, ahead), at)
+        self.sink.push(rows, (after.obs, ahead), at)
         episodes = tuple(self.env.episodes())
         now = Progress(at.env_steps + alive, at.opt_steps, at.episodes + len(episodes), at.seconds, at.fraction)
         return LogData("collect", now, {}, episodes)
@@ -56,7 +57,7 @@ class Explorer:
         return self.now
 
     def state(self) -> State:
-        parts = {"noise": self.noise.state()}
+        parts = {"noise": self.noise.state(), "processor": self.processor.state()}
         if self.now is not None:
             step, past = self.now
             seen = ops.flatten_names({**step._asdict(), "memory": past.memory, "start": past.start})
@@ -65,6 +66,7 @@ class Explorer:
 
     def restore(self, state: State) -> None:
         self.noise.restore(under(state, "noise"))
+        self.processor.restore(under(state, "processor"))
         seen = {"memory": {}, **ops.nest(under(state, "now").tensors)}
         if "obs" not in seen:
             self.now = None

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ganglion import ops
-from ganglion.buffers import RolloutBuffer
+from ganglion.buffers import RolloutBuffer, rollout_of
 from ganglion.config import RunConfig
 from ganglion.core import Episode, Knobs, LogData, Noise, Obs, Past, Progress, Row, State, Step, Update
 from ganglion.envs.world import World
@@ -61,9 +61,9 @@ class JointWalk:
         self.world = World(*(joined([getattr(env, name) for env in envs]) for name in World._fields))
         template: Any = build_env(cfg)
         joint.stack.add(vars(template), "root", joined([env.root for env in envs]))
-        processor = cfg.algo.recipe().processor.build()
+        processor = cfg.algo.recipe(template.spec).processor.build(template.spec, joint.device)
         strider = Strider(joint.template, template, processor, phases.template, cfg.run.seed, 1, lambda fn: fn)
-        horizon = phases.template.buffer.horizon
+        horizon = phases.template.buffer.room()
         self.drawn = Drawn([explorer.stream for explorer in self.explorers])
         self.now: tuple[Step, Past] | None = None  # of all slots, [K, B, ...]; None: as their explorers know
         self.stride = 1 if cfg.run.fast == "eager" else horizon if joint.mode == "graph" else gcd(horizon, STRIDE)
@@ -91,7 +91,7 @@ class JointWalk:
     def strides(self, k: int) -> bool:
         swap = self.joint.agents[k].swap
         alone = not isinstance(swap, Lent) or swap.own.on
-        return alone and not self.phases.buffers[k].ring.pushed % self.stride
+        return alone and not self.phases.buffers[k].room() % self.stride
 
     def together(self, who: Sequence[int], stride: int) -> list[LogData]:
         joint, explorers = self.joint, self.explorers
@@ -120,7 +120,7 @@ class JointWalk:
         for uniform, normal in zip(noise.uniform.split(1, 1), noise.normal.split(1, 1), strict=True):
             row, world, before, past, ended = self.turn(world, before, past, knobs, Noise(uniform, normal), ended)
             rows.append(row)
-        whole: Row = ops.stack(rows, 1)
+        whole: Row = ops.concat(rows, 1)
         return Walked(whole, world, before, past, ended.sum(2), whole.valid.sum((1, 2), dtype=torch.float64))
 
 
@@ -130,10 +130,11 @@ class JointPhases:
     def __init__(self, joint: Joint, cfg: RunConfig) -> None:
         self.joint = joint
         self.learners = [trainer.learner for trainer in joint.trainers]
-        self.buffers: list[RolloutBuffer] = [learner.buffer for learner in self.learners]
-        recipe = cfg.algo.recipe()
-        buffer = recipe.buffer(self.joint.trainers[0].explorer.env.spec, joint.device)
-        self.template = Phase(joint.template, buffer, recipe.limiter.build(), cfg.run.seed, None)
+        self.buffers: list[Any] = [learner.buffer for learner in self.learners]
+        what = self.joint.trainers[0].explorer.env.spec, joint.device
+        recipe = cfg.algo.recipe(what[0])
+        buffer, limiter = recipe.buffer.build(*what), recipe.limiter.build(*what)
+        self.template = Phase(joint.template, buffer, limiter, cfg.run.seed, None)
         self.gamma = torch.tensor([own.gamma for own in self.buffers], device=joint.device)
         self.prepare, self.plan = joint.stack.all(self.prepared), joint.stack.all(self.planned)
         self.fast_update = joint.wrap(self.update)
@@ -161,7 +162,7 @@ class JointPhases:
             self.follow()
             self.last = None
             for k in who:
-                self.buffers[k].push_rows(ops.select(rows, k), ops.select(ahead, k))
+                self.buffers[k].push(ops.select(rows, k), ops.select(ahead, k), self.joint.at(k))
             return
         kept = [leaf[:, first : first + count] for leaf in ops.leaves(self.rows)]
         torch._foreach_copy_(kept, ops.leaves(rows))
@@ -183,7 +184,7 @@ class JointPhases:
     def whole(self) -> tuple[Row, Any, Tensor]:
         """The rollouts of all, and what follows them."""
         if self.rows is None:
-            self.rows = ops.stack([buffer.rows for buffer in self.buffers])
+            self.rows = ops.stack([buffer.rows() for buffer in self.buffers])
             for k, buffer in enumerate(self.buffers):
                 buffer.ring.hold(ops.select(self.rows, k))
         if self.last is not None:
@@ -193,13 +194,8 @@ class JointPhases:
 
     # ------------------------------------------------------------ functions of one
 
-    def item(self, rows: Row, last: tuple[Obs, Past], gamma: Any) -> Any:
-        buffer = self.template.buffer
-        buffer.ring.rows, buffer.last, buffer.gamma = rows, last, gamma
-        return buffer.take(rows.reward.new_empty(0), Progress())
-
     def prepared(self, rows: Row, last: tuple[Obs, Past], gamma: Tensor) -> Any:
-        return self.joint.template.algo.prepare(self.item(rows, last, gamma))
+        return self.joint.template.algo.prepare(rollout_of(rows, last, gamma))
 
     def planned(self, noise: Noise) -> Tensor:
         return self.joint.template.algo.plan(self.template.rows, noise)

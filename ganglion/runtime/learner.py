@@ -8,7 +8,21 @@ import torch
 from torch import Tensor
 
 from ganglion import ops
-from ganglion.core import Algorithm, Limiter, LogData, Model, Obs, Past, Progress, Row, State, Update, join, under
+from ganglion.core import (
+    Algorithm,
+    Buffer,
+    Limiter,
+    LogData,
+    Model,
+    Obs,
+    Past,
+    Progress,
+    Row,
+    State,
+    Update,
+    join,
+    under,
+)
 from ganglion.runtime.agent import Agent
 from ganglion.runtime.streams import Stream
 
@@ -16,7 +30,7 @@ from ganglion.runtime.streams import Stream
 class Learner:
     """Agent + Buffer + Limiter. A learning phase is one item, a table of its minibatches and a position in it."""
 
-    def __init__(self, agent: Agent, buffer: Any, limiter: Limiter, seed: int) -> None:
+    def __init__(self, agent: Agent, buffer: Buffer, limiter: Limiter, seed: int) -> None:
         self.agent, self.buffer, self.limiter, self.watches = agent, buffer, limiter, watches(agent.algo)
         self.stream = Stream(seed, "learn", agent.device)
         self.mini: Any = None  # the item being learned from, prepared; None between phases
@@ -24,10 +38,10 @@ class Learner:
         self.position = 0
         self.deep = self.wide = 0  # rows in time and beside each other of what is learned from
 
-    def push(self, row: Row, ahead: tuple[Obs, Past], at: Progress) -> None:
-        self.buffer.push(row, ahead, at)
+    def push(self, rows: Row, ahead: tuple[Obs, Past], at: Progress) -> None:
+        self.buffer.push(rows, ahead, at)
         if not self.buffer.fresh and self.watches:
-            self.agent.observe(ops.map_tree(lambda x: x.to(self.agent.device)[None], row))
+            self.agent.observe(ops.to_device(rows, self.agent.device))
 
     def owes(self, at: Progress) -> bool:
         """Whether it is the learner's turn."""
@@ -43,7 +57,8 @@ class Learner:
         noise = self.stream.noise(self.agent.draws.learn, self.deep, len(rows) or self.wide)
         update = self.agent.learn(self.mini, noise, at, rows)
         if update.priority.numel():
-            self.buffer.feedback(self.mini.index, update.priority)
+            index = self.mini.index if self.table is None else self.mini.index[:, rows]
+            self.buffer.feedback(index, update.priority)
         self.position += 1
         if self.over(update):
             self.finish()
@@ -73,7 +88,7 @@ class Learner:
         self.mini, self.table, self.position = None, None, 0
         if self.buffer.fresh:
             if self.watches:
-                self.agent.observe(self.buffer.rows)
+                self.agent.observe(self.buffer.rows())
             self.buffer.release()
 
     def state(self) -> State:

@@ -8,7 +8,6 @@ from statistics import fmean
 from time import perf_counter
 from typing import NamedTuple
 
-from ganglion.buffers import RolloutBuffer
 from ganglion.config import RunConfig
 from ganglion.core import Command, LogData, Progress, SetKnob, Stop
 from ganglion.envs.world import TorchEnv
@@ -112,7 +111,7 @@ class Seeds:
         cfg, first = self.runs[0].cfg, self.members[0].trainer
         self.collecting: JointActing | JointWalk
         self.learning: JointPhases | JointSamples
-        self.rollouts = isinstance(first.learner.buffer, RolloutBuffer)
+        self.rollouts = first.learner.buffer.fresh
         self.learning = phases = JointPhases(self.joint, cfg) if self.rollouts else JointSamples(self.joint)
         if isinstance(first.explorer.env, TorchEnv) and isinstance(phases, JointPhases):
             self.collecting = JointWalk(self.joint, cfg, phases)

@@ -29,8 +29,7 @@ class Stints(Explorer):
         self, agent: Agent, env: Env, processor: Processor, sink: Learner, seed: int, most: int
     ) -> None:  # fmt: skip
         super().__init__(agent, env, processor, sink, seed)
-        together = sink.buffer.fresh and getattr(processor, "together", False)
-        self.stretches = together and getattr(env, "stretches", False)  # steps need not be told one by one
+        self.stretches = sink.buffer.fresh and getattr(env, "stretches", False)  # steps need not be told one by one
         self.most = 1 if sink.watches and not sink.buffer.fresh else most  # what is seen there changes the next action
 
     def step(self, at: Progress) -> LogData:
@@ -43,8 +42,8 @@ class Stints(Explorer):
         else:
             rows = self.rows(self.walk(at, count))
             after, ahead = self.begin()
-            self.store(rows, (after.obs, ahead), at)
-            alive = sum(row.valid.tolist().count(True) for row in rows)
+            self.sink.buffer.push(rows, (after.obs, ahead), at)
+            alive = int(rows.valid.sum())
         episodes = tuple(self.env.episodes())
         now = at._replace(env_steps=at.env_steps + alive, episodes=at.episodes + len(episodes))
         return LogData("collect", now, {}, episodes)
@@ -53,7 +52,7 @@ class Stints(Explorer):
         """How many steps can be taken before an update may be owed."""
         buffer, owes, slots = self.sink.buffer, self.sink.limiter.owes, self.env.spec.slots
         if buffer.fresh:
-            return min(self.most, buffer.horizon - buffer.ring.pushed)
+            return min(self.most, buffer.room())
         for count in range(1, self.most):
             if owes(at._replace(env_steps=at.env_steps + count * slots), ready=True):
                 return count
@@ -74,9 +73,9 @@ class Stints(Explorer):
         seen: Step = ops.map_tree(lambda x, rest: torch.cat([x[None], rest[:-1]]), before, after)
         start = torch.cat([past.start, ~seen.valid])  # [T + 1, B]
         action, extras = ops.stack(acts)
-        rows = self.processor(seen, Past((), start[None, :-1]), Acted(action, extras, ()), after)
+        rows = self.processor(seen, Past((), start[:-1]), Acted(action, extras, ()), after)
         last, past = self.now = ops.select(after, -1), Past((), start[-1:])
-        self.sink.buffer.push_rows(rows, (last.obs, past))
+        self.sink.buffer.push(rows, (last.obs, past), at)
         return int(rows.valid.sum())
 
     @torch.no_grad()
@@ -93,22 +92,15 @@ class Stints(Explorer):
             before = after
         return moments
 
-    def rows(self, moments: list[Moment]) -> list[Row]:
-        """What the moments come to; where the slots are now is kept."""
-        rows, (_, past, *_) = [], moments[0]
-        starts = (~torch.stack([before.valid for before, *_ in moments])).unsqueeze(1).unbind()
-        for i, (before, had, acted, after, lost) in enumerate(moments):
+    def rows(self, moments: list[Moment]) -> Row:
+        """What the moments come to, [T, B, ...]; where the slots are now is kept."""
+        first, steps = moments[0][1].start, []
+        for before, had, acted, after, lost in moments:
             if lost is not None:  # actions that came to nothing, for their episode was lost
                 before = before._replace(valid=before.valid & ~lost)
-            rows.append(self.processor(before, Past(had.memory, past.start), acted, after))
-            past = Past(acted.memory, starts[i])
-        self.now = after, past
-        return rows
-
-    def store(self, rows: list[Row], ahead: tuple[object, Past], at: Progress) -> None:
-        buffer = self.sink.buffer
-        if buffer.fresh:
-            buffer.push_each(rows, ahead)
-            return
-        for row in rows:
-            buffer.push(row, ahead, at)
+            told = acted._replace(memory=tuple(m[0] for m in acted.memory))
+            steps.append((before, tuple(m[0] for m in had.memory), told, after))
+        seen, memory, told, afterwards = ops.stack(steps)
+        start = torch.cat([first, ~torch.stack([before.valid for before, *_ in moments])])  # [T + 1, B]
+        self.now = after, Past(acted.memory, start[-1:])
+        return self.processor(seen, Past(memory, start[:-1]), told, afterwards)

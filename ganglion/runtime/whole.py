@@ -9,16 +9,15 @@ import torch
 from torch import Tensor
 
 from ganglion import ops
-from ganglion.buffers import RolloutBuffer
 from ganglion.core import (
     Acted,
+    Buffer,
     Draw,
     Episode,
     Knobs,
     Limiter,
     LogData,
     Noise,
-    Obs,
     Past,
     Processor,
     Progress,
@@ -28,7 +27,7 @@ from ganglion.core import (
 )  # fmt: skip
 from ganglion.envs.world import TorchEnv, World
 from ganglion.fast import Wrap
-from ganglion.runtime.agent import Agent
+from ganglion.runtime.agent import Agent, enter
 from ganglion.runtime.explorer import Explorer
 from ganglion.runtime.learner import Learner
 
@@ -60,7 +59,7 @@ class Strider(Explorer):
 
     def step(self, at: Progress) -> LogData:
         """`stride` actions of every slot; one where the fast form is not on, or would not end with the rollout."""
-        if not self.agent.swap.on or self.sink.buffer.ring.pushed % self.stride:
+        if not self.agent.swap.on or self.sink.buffer.room() % self.stride:
             return super().step(at)
         before, past = self.begin()
         noise = self.noise.stretch(self.stride)
@@ -68,7 +67,7 @@ class Strider(Explorer):
             walked: Walked = self.fast_walk(self.env.now(), before, past, self.agent.knobs(at), noise)
         self.env.keep(walked.world)
         self.now = walked.step, walked.past
-        self.sink.push_rows(walked.rows, (walked.step.obs, walked.past))
+        self.sink.push(walked.rows, (walked.step.obs, walked.past), at)
         valid, count, total, length = torch.cat([walked.valid[None], walked.ended]).tolist()
         episodes = at.episodes + int(count)
         now = at._replace(env_steps=at.env_steps + int(valid), episodes=episodes)
@@ -82,7 +81,7 @@ class Strider(Explorer):
             row, world, after, past, ended = self.fast_turn(world, before, past, knobs, Noise(uniform, normal), ended)
             rows.append(row)
             before = after
-        whole: Row = ops.stack(rows)
+        whole: Row = ops.concat(rows)
         return Walked(whole, world, before, past, ended.sum(1), whole.valid.sum(dtype=torch.float64))
 
     def turn(
@@ -91,7 +90,8 @@ class Strider(Explorer):
         """One step."""
         acted: Acted = self.agent.explore(before.obs, past, knobs, noise)
         world, after = self.env.turn(world, acted.action)
-        row = self.processor(before, past, acted, after)
+        told = Acted(enter(acted.action), enter(acted.extras), acted.memory)
+        row = self.processor(enter(before), past, told, enter(after))
         score = torch.stack((torch.ones_like(world.total), world.total, world.length.to(world.total.dtype)))
         ended = ended + score.masked_fill(~world.ended, 0.0)  # [3, B]
         return row, world, after, Past(acted.memory, ~before.valid[None]), ended
@@ -100,10 +100,8 @@ class Strider(Explorer):
 class Phase(Learner):
     """A Learner whose learning phase is one event: prepared, planned and learned from in one function."""
 
-    buffer: RolloutBuffer
-
     def __init__(
-        self, agent: Agent, buffer: RolloutBuffer, limiter: Limiter, seed: int, wrap: Wrap | None,
+        self, agent: Agent, buffer: Buffer, limiter: Limiter, seed: int, wrap: Wrap | None,
         wrap_update: Wrap | None = None,
     ) -> None:  # fmt: skip
         super().__init__(agent, buffer, limiter, seed)
@@ -111,9 +109,6 @@ class Phase(Learner):
         self.fast_update = wrap_update(agent.update) if wrap_update else agent.update
         self.rows = self.updates = 0  # of a phase, known after the first, which is made update by update
         self.whole = False
-
-    def push_rows(self, rows: Row, ahead: tuple[Obs, Past]) -> None:
-        self.buffer.push_rows(rows, ahead)
 
     def step(self, at: Progress) -> LogData:
         """All updates of an item; one where a phase had begun without it, or may end early."""

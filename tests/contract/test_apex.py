@@ -31,7 +31,7 @@ def test_new_rows_are_as_urgent_as_learning_would_find_them(name: str, double: b
     assert buffer.ring.pushed > buffer.ring.length
     index = buffer.tree.mass.nonzero().squeeze(-1)
     assert 60 < len(index) < len(buffer.tree.mass)
-    sample = buffer.gather(index, None, at)
+    sample = buffer.gather(index[None], None, at)
     learned = bench.algo.learn(sample, bench.agent.knobs(at), Noise(torch.empty(0), torch.empty(0))).priority
     torch.testing.assert_close(buffer.tree.mass[index].float(), learned + buffer.cfg.floor, rtol=2e-5, atol=2e-5)
 

@@ -187,9 +187,10 @@ class Bench:
             torch.manual_seed(seed)
             self.algo = cfg.build(spec)
         self.agent = Agent(self.algo, device, wrap)
-        recipe = cfg.recipe()
-        self.learner = Learner(self.agent, recipe.buffer(spec, device), recipe.limiter.build(), seed)
-        self.explorer = Explorer(self.agent, RandomWorld(spec), recipe.processor.build(), self.learner, seed)
+        recipe, what = cfg.recipe(spec), (spec, device)
+        self.learner = Learner(self.agent, recipe.buffer.build(*what), recipe.limiter.build(*what), seed)
+        processor = recipe.processor.build(*what)
+        self.explorer = Explorer(self.agent, RandomWorld(spec), processor, self.learner, seed)
 
     def train(self, updates: int, at: Any) -> Any:
         """Runs in turn until so many more updates are made."""

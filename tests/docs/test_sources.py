@@ -77,7 +77,7 @@ def test_nervex_buffer_appends_and_samples() -> None:
     from examples import from_nervex
 
     sample = from_nervex.append_and_sample()
-    assert sample.index.shape == (4,) and sample.weight.shape == (1, 4)
+    assert sample.index.shape == (1, 4) and sample.weight.shape == (1, 4)
     torch.testing.assert_close(sample.data.next_obs, sample.data.obs + 1)  # row t + 1, whichever t was drawn
 
 

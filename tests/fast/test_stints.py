@@ -60,7 +60,7 @@ def test_the_same_as_one_by_one(words: tuple[str, ...]) -> None:
     stints, single = trainer_of(*words), trainer_of(*words, stint=1)
     assert advance(stints, 12) == advance(single, 12)
     assert stints.at[:3] == single.at[:3]
-    ours, theirs = (ops.leaves(trainer.learner.buffer.rows) for trainer in (stints, single))
+    ours, theirs = (ops.leaves(trainer.learner.buffer.rows()) for trainer in (stints, single))
     assert all(torch.equal(one, two) for one, two in zip(ours, theirs, strict=True))
     assert same(stints, single)
 
@@ -88,7 +88,7 @@ def test_resumed_in_the_middle_of_a_rollout(words: tuple[str, ...]) -> None:
     events = first()
     for _ in range(6):
         next(events)
-    while not 0 < first.learner.buffer.ring.pushed < 48:
+    while not 0 < first.learner.buffer.room() < 48:
         next(events)
     second.restore(first.state())
     advance(second, 16)
@@ -117,27 +117,33 @@ def test_a_lost_step_is_not_learned_from() -> None:
         stints, single = (trainer_of("env.id=Frail-v0", "env.max_failures=1000", stint=n) for n in (16, 1))
         for trainer in (stints, single):
             advance(trainer, 1)
-        ours, theirs = stints.learner.buffer.rows, single.learner.buffer.rows
+        ours, theirs = stints.learner.buffer.rows(), single.learner.buffer.rows()
         assert torch.equal(ours.valid, theirs.valid) and not ours.valid.all()
         assert stints.at.env_steps == single.at.env_steps
     finally:
         del gymnasium.registry["Frail-v0"]
 
 
-def test_a_processor_that_takes_steps_one_by_one_gets_them_so() -> None:
-    class Single:
-        def __call__(self, before: Step, past: Past, acted: Acted, after: Step) -> Row:
-            assert before.valid.shape == (3,)
-            return Rows(RowsConfig())(before, past, acted, after)
+@pytest.mark.parametrize("words", [(), (VECTOR,), ("algo.net.memory=gru", "algo.net.memory_size=4")])
+def test_a_processor_of_ones_own_gets_blocks(words: tuple[str, ...]) -> None:
+    """[T, B, ...] all of it, many rows or one: also a subclass of ours."""
+    blocks = set[int]()
 
-    usual, own = trainer_of(VECTOR), trainer_of(VECTOR)
-    for trainer in (usual, own):
-        old = trainer.explorer
-        processor = Single() if trainer is own else old.processor
-        trainer.explorer = Stints(old.agent, old.env, processor, old.sink, old.seed, 16)
-    assert usual.explorer.stretches and not own.explorer.stretches
+    class Own(Rows):
+        def __call__(self, before: Step, past: Past, acted: Acted, after: Step) -> Row:
+            count = before.valid.shape[0]
+            blocks.add(count)
+            for leaf in ops.leaves((before, past, acted, after)):
+                assert leaf.shape[:2] == (count, 3)
+            return super().__call__(before, past, acted, after)
+
+    usual, own = trainer_of(*words), trainer_of(*words)
+    own.explorer.processor = Own(RowsConfig())
     assert advance(usual, 8) == advance(own, 8)
-    assert same(usual, own)
+    assert same(usual, own) and blocks == {16}
+    own.explorer.most = 1
+    advance(own, 12)
+    assert blocks == {1, 16}
 
 
 @pytest.mark.parametrize("words", [(), (VECTOR,)])

@@ -55,8 +55,8 @@ def batches(name: str, dtype: torch.dtype) -> Any:
             yield Minibatch(normal(4), past, action, normal() * 0.1 - 0.7, normal(), normal(), normal(), live)
         else:
             ahead = torch.zeros(SEEDS, 1, ROWS, dtype=torch.int64)
-            data = Transition(normal(4), action, normal(), live * 0.9, normal(4), ahead, past, past)
-            yield Sample(data, ahead[:, 0], live.to(dtype))
+            data = Transition(normal(4), action, normal(), live * 0.9, normal(4), ahead, past, past, live, start, {})
+            yield Sample(data, ahead, live.to(dtype))
 
 
 def knobs(name: str) -> dict[str, torch.Tensor]:

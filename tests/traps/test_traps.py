@@ -51,7 +51,7 @@ def test_importance_weights_count_under_every_loss(loss):
         weighed = mini._replace(weight=torch.full_like(mini.weight, weight))
         update = bench.algo.learn(weighed, bench.agent.knobs(at), noise)
         norms.append(update.metrics["grad_norm"].item())
-        assert update.priority.shape == mini.index.shape
+        assert update.priority.shape == mini.index.shape[1:]
     assert norms[0] > 0 and norms[1] == pytest.approx(norms[0] / 2, rel=1e-4) and norms[2] == 0
 
 
@@ -149,7 +149,7 @@ def test_learning_declines_during_warm_up_and_nothing_else_happens():
 def test_updates_follow_fractional_ratios_for_any_number_of_slots(interval):
     from ganglion.buffers import RatioConfig
 
-    limiter = RatioConfig(opt_interval=interval, warmup=100).build()
+    limiter = RatioConfig(opt_interval=interval, warmup=100).build(CASE["dqn"].spec(), torch.device("cpu"))
     for slots in (1, 3, 8):
         at = Progress()
         while at.env_steps < 2_000:
@@ -180,7 +180,7 @@ def test_a_time_limited_episode_bootstraps_from_its_own_last_observation():
     while not bench.learner.owes(at):
         at = bench.explorer.step(at).at
     rollout = bench.learner.buffer.take(torch.empty(0), at)
-    rows = bench.learner.buffer.rows
+    rows = bench.learner.buffer.rows()
     with torch.no_grad():
         after = torch.cat([rollout.extras["value"][1:], bench.algo.predict(*rollout.last).value])
     truncated = rows.truncated[:-1].nonzero()

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from time import perf_counter
 from typing import NamedTuple, Protocol
 
+import torch
+
 from ganglion import ops
-from ganglion.buffers import RolloutBuffer
-from ganglion.buffers.frames import Frames
 from ganglion.core import Env, EnvSpec, LogData, Progress, State, Weights, join, under
 from ganglion.envs.faults import Faults, faults_of
 from ganglion.errors import UserError
@@ -72,8 +72,7 @@ class Receiver:
         own = faults_of(env)
         self.faults = Faults(own.name, own.most)
         self.lost: dict[tuple[int, int], int] = {}  # rows lost, as each life of an explorer told last
-        keep = getattr(learner.buffer, "seen", None)
-        self.seams = Seams(learner, keep if isinstance(keep, Frames) else None, hold=not fleet.lockstep)
+        self.seams = Seams(learner, learner.buffer.restarted, hold=not fleet.lockstep)
         self.told = -1  # the version published last
         self.waited, self.since = 0.0, perf_counter()
 
@@ -124,15 +123,11 @@ class Receiver:
             self.told = at.opt_steps
 
     def hand(self, item: Item, at: Progress) -> None:
-        """Rows to the Learner, as many at once as its buffer takes."""
-        buffer = self.sink.buffer
-        if not buffer.fresh:
+        """Rows to the Learner; what is learned from on its own needs no seam."""
+        if self.sink.buffer.fresh:
+            self.sink.push(item.rows, ops.map_tree(torch.clone, item.ahead), at)
+        else:
             self.seams.push(item, at)
-            return
-        if isinstance(buffer, RolloutBuffer) and len(item.rows.reward) == buffer.horizon and not buffer.ring.pushed:
-            buffer.push_rows(item.rows, ops.map_tree(lambda x: x.clone(), item.ahead))
-            return
-        Seams(self.sink, hold=False).push(item, at)  # an item of its own needs no seam
 
     def note(self, item: Item) -> None:
         """What went wrong in the environments of an explorer elsewhere."""

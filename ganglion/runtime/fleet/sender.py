@@ -38,10 +38,10 @@ class Sender:
         self.ring: RowRing | None = None
         self.ahead: tuple[Obs, Past] | None = None
 
-    def push(self, row: Row, ahead: tuple[Obs, Past], at: Progress) -> None:
+    def push(self, rows: Row, ahead: tuple[Obs, Past], at: Progress) -> None:
         if self.ring is None:
             self.ring = RowRing(self.lot.rows, torch.device("cpu"), block=self.lot.rows)
-        self.ring.push(row)
+        self.ring.push(rows)
         self.ahead = ahead
 
     @property

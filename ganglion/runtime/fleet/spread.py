@@ -6,8 +6,6 @@ from collections.abc import Callable
 
 import torch
 
-from ganglion.buffers.frames import WHOLE
-from ganglion.buffers.limiter import Ratio
 from ganglion.config import RunConfig
 from ganglion.errors import UserError
 from ganglion.runtime.build import build_agent, build_env, build_evaluator
@@ -39,8 +37,9 @@ def build_spread(cfg: RunConfig, make: Make | None = None) -> Trainer:
         begin_cluster(cfg)
     cfg = cfg.model_copy(update={"env": light(cfg.env)})
     env = build_env(cfg)
-    agent, recipe = build_agent(cfg, env.spec), cfg.algo.recipe()
-    learner = Learner(agent, recipe.buffer(env.spec, agent.device), recipe.limiter.build(), cfg.run.seed)
+    agent, recipe = build_agent(cfg, env.spec), cfg.algo.recipe(env.spec)
+    buffer, limiter = recipe.buffer.build(env.spec, agent.device), recipe.limiter.build(env.spec, agent.device)
+    learner = Learner(agent, buffer, limiter, cfg.run.seed)
     rows = cfg.fleet.rows if cfg.fleet.rows and not learner.buffer.fresh else fitting(learner, env.spec.slots)
     lot = Lot(rows, Codec(cfg.fleet.compress, cfg.fleet.compress_above))
     max_lag = recipe.max_lag if cfg.fleet.max_lag is None else cfg.fleet.max_lag
@@ -62,9 +61,9 @@ def fitting(learner: Learner, slots: int) -> int:
     waits before it, and replay learns badly from what is far behind: an item is no larger than it must be."""
     buffer, limiter = learner.buffer, learner.limiter
     if buffer.fresh:
-        return int(getattr(buffer, "horizon", USUAL))
-    least = LED_IN if getattr(buffer, "seen", WHOLE).history else LEAST  # a seam costs a row, or several
-    return max(int(UPDATES * limiter.opt_interval / slots), least) if isinstance(limiter, Ratio) else max(USUAL, least)
+        return buffer.room()
+    least = LED_IN if buffer.history else LEAST  # a seam costs a row, or several
+    return max(int(UPDATES * limiter.opt_interval / slots) if limiter.opt_interval else USUAL, least)
 
 
 def make_fleet(cfg: RunConfig, lot: Lot) -> Fleet:

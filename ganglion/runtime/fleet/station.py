@@ -68,7 +68,7 @@ class Station:
             self.agent.algo.share = place.explorer, max(self.cfg.fleet.explorers, place.explorer + 1)
             self.settled = self.settled * (1 + place.explorer)
         self.since = -1  # the item at which it first heard that there are compiled functions
-        processor = self.cfg.algo.recipe().processor.build()
+        processor = self.cfg.algo.recipe(self.env.spec).processor.build(self.env.spec, self.agent.device)
         self.sender = Sender(self.lot, Origin(PLAYER, *place, sequence=0, version=-1))
         self.explorer = Explorer(self.agent, self.env, processor, self.sender, place.seed(self.cfg.run.seed))
 
