@@ -88,14 +88,22 @@ class Frames(Whole):
         """With the newest frame of every stack, and how far the oldest lies back."""
         if BACK in rows.extras:
             raise ValueError(f"extras: {BACK!r} is what a replay of frames keeps of its own; give it another name")
-        times = torch.arange(len(rows.start), device=rows.start.device)[:, None]
-        began: Tensor | int = 0  # in which row each slot's episode began, [B]
-        if ring.pushed:
-            began = -1 - ring.held.extras[BACK][(ring.pushed - 1) % ring.length].to(rows.start.device).long()
-        began = torch.where(rows.start, times, began).cummax(0).values
-        back = (times - began).clamp_(max=self.history).byte()
+        back = self.back(rows.start, ring)
         obs = self.change(rows.obs, lambda x, s: x.narrow(2 + s.axis, x.shape[2 + s.axis] - s.size, s.size))
         return rows._replace(obs=obs, extras={**rows.extras, BACK: back})
+
+    def back(self, start: Tensor, ring: SampledRing) -> Tensor:
+        """How many rows of its episode came before each row [T, B], at most as many as a stack needs."""
+        if not ring.pushed:
+            start, before = torch.cat([torch.ones_like(start[:1]), start[1:]]), torch.zeros_like(start[:1]).byte()
+        else:
+            newest = (ring.pushed - 1) % ring.length
+            before = ring.held.extras[BACK][newest : newest + 1].to(start.device)
+        if start.shape[0] == 1:
+            return (before + 1).clamp_(max=self.history).masked_fill_(start, 0)
+        times = torch.arange(len(start), device=start.device)[:, None]
+        began = torch.where(start, times, -1 - before.long()).cummax(0).values  # the row in which its episode began
+        return (times - began).clamp_(max=self.history).byte()
 
     def restarted(self, rows: Row) -> Row:
         """After dead rows that hold the earlier frames of the first: its episode is under way."""

@@ -14,7 +14,7 @@ from ganglion import ops
 from ganglion.buffers.replay import Replay, ReplayConfig
 from ganglion.buffers.sumtree import SumTree
 from ganglion.config import Fold, Share, linear, register
-from ganglion.core import EnvSpec, Progress, Row, Sample, State, join, under
+from ganglion.core import EnvSpec, Obs, Past, Progress, Row, Sample, State, join, under
 from ganglion.errors import UserError
 from ganglion.ops.across import least, several
 from ganglion.ops.returns import windows
@@ -48,10 +48,16 @@ class Prioritised(Replay):
         self.code = self.tree.code
         self.largest = torch.ones((), dtype=torch.float64, device=device)  # new rows are as urgent as the most urgent
         self.weight = torch.empty(1, 0, device=device)  # of the last sample
+        self.found = torch.empty(0), torch.empty(1, 0)  # where the last sample lay, and the same as a row
         self.urgent = torch.empty(0, dtype=torch.float64)  # the last priorities, where code is compiled
 
-    def store(self, rows: Row, count: int, at: Progress) -> None:
-        super().store(rows, count, at)
+    def push(self, rows: Row, ahead: tuple[Obs, Past], at: Progress) -> None:
+        super().push(rows, ahead, at)
+        if (count := rows.reward.shape[0]) <= self.most:  # else its parts have been
+            self.rate(count)
+
+    def rate(self, count: int) -> None:
+        """Masses for what so many new rows have made complete."""
         newest, reach = self.ring.pushed, self.fold.reach
         first, last = max(newest - count - reach, 0), newest - reach  # rows whose later rows are all there by now
         self.blank(newest - count, count)
@@ -105,11 +111,13 @@ class Prioritised(Replay):
         if self.weight.numel() != mass.numel():
             self.weight = torch.empty(1, mass.numel(), device=self.device)
         weight = self.weight.copy_(mass.pow_(-self.cfg.beta(at.fraction)))  # at most 1
-        return self.gather(index.view(1, -1), weight, at)
+        if self.found[0] is not index:
+            self.found = index, index.view(1, -1)
+        return self.gather(self.found[1], weight, at)
 
     def feedback(self, index: Tensor, priority: Tensor) -> None:
         """Takes one new priority [N] per sequence drawn, [1, N]."""
-        mass, index = self.mass(priority), index.view(-1)
+        mass = self.mass(priority)
         if self.cfg.max_use is not None:
             mass = mass * (self.usage.uses(index) < self.cfg.max_use)
         self.tree.set_largest(index, mass)

@@ -10,12 +10,11 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from ganglion import ops
 from ganglion.buffers import compiled
 from ganglion.buffers.frames import BACK, Whole, keeper
 from ganglion.buffers.storage import Fetched, SampledRing, part, zeros
 from ganglion.config import BufferConfig, Count, Fold, register
-from ganglion.core import EnvSpec, Obs, Past, Progress, Rollout, Row, Sample, State, Transition, join, under
+from ganglion.core import EnvSpec, Memory, Obs, Past, Progress, Rollout, Row, Sample, State, Transition, join, under
 from ganglion.errors import UserError
 from ganglion.ops.returns import windows
 
@@ -59,25 +58,19 @@ class Replay:
         self.most = self.ring.length - needs  # rows stored at once: all that complete a sequence are still there
         self.size = self.ring.length * self.slots
         self.usage = Usage(self.ring.length, self.slots, device)
-        self.gathered = (
-            Rollouts(self.ring, self.seen, fold) if fold.rollouts else Transitions(self.ring, self.seen, fold)
-        )
+        self.gathered = Gathering(self.ring, self.seen, fold)
 
     # ------------------------------------------------------------ in
 
     def push(self, rows: Row, ahead: tuple[Obs, Past], at: Progress) -> None:
-        count = rows.reward.shape[0]
-        if count <= self.most:
-            self.store(rows, count, at)
+        ring, seen, count = self.ring, self.seen, rows.reward.shape[0]
+        if count > self.most:
+            for first in range(0, count, self.most):
+                self.push(part(rows, first, first + self.most), ahead, at)
             return
-        for first in range(0, count, self.most):
-            some = part(rows, first, first + self.most)
-            self.store(some, some.reward.shape[0], at)
-
-    def store(self, rows: Row, count: int, at: Progress) -> None:
-        self.usage.stored(self.ring.pushed % self.ring.length, count, at)
-        self.ring.push(self.seen.kept(rows, self.ring))
-        self.seen.check(rows, self.ring)
+        self.usage.stored(ring.pushed % ring.length, count, at)
+        ring.push(seen.kept(rows, ring))
+        seen.check(rows, ring)
 
     def room(self) -> int:
         return maxsize
@@ -155,72 +148,74 @@ class Replay:
         self.ring.restore(under(state, "ring"))
 
 
-class Transitions:
-    """Puts together what is sampled; it lies in memory that the next sample takes over."""
+class Gathering:
+    """Puts together what is sampled, transitions or rollouts; it lies in memory that the next sample takes over."""
 
     def __init__(self, ring: SampledRing, seen: Whole, fold: Fold) -> None:
         self.ring, self.seen, self.fold = ring, seen, fold
         self.own = torch.arange(fold.length, device=ring.device)[:, None]
-        self.single = fold.n == 1 and not fold.recurrent
+        self.rows = fold.length, fold.length + fold.n  # learned from, and gathered for them
+        self.sums = not fold.rollouts and (fold.n > 1 or fold.recurrent)
         self.views: tuple[Fetched, Any] | None = None  # what is the same in every sample: views of what is fetched
 
     def __call__(self, index: Tensor) -> tuple[Any, Tensor]:
         """The sequences that start at flat positions `index` [1, N], and which of their rows live, [T, N]."""
-        got = self.ring.fetch(index, self.fold.length + self.fold.n, self.fold.length)
+        length, rows = self.rows
+        got = self.ring.fetch(index, rows, length)
         if self.views is None or self.views[0] is not got:
-            self.views = got, self.viewed(got)
-        return self.filled(index, got, self.views[1]), got.derived.live
+            self.views = got, self.rollout(got) if self.fold.rollouts else self.transition(got)
+        data: Any = self.views[1]
+        if self.sums:
+            data = self.summed(index, got, data)
+        elif self.ring.large:
+            data = self.whole(index, got, data) if self.fold.rollouts else self.steps(index, got, data)
+        return data, got.derived.live
 
-    def viewed(self, got: Fetched) -> Transition:
-        """Transitions of one step without their observations, unless these are small."""
+    def transition(self, got: Fetched) -> Transition:
+        """Transitions of one step, with observations that are small."""
         first, past = got.first, Past((), got.first.start)
         what = first.obs, first.action, first.reward, got.derived.discount, got.rest.obs
         about = first.valid, got.derived.cut[: self.fold.length], shown(first.extras)
         return Transition(*what, self.own.expand_as(first.reward), past, past, *about)
 
-    def filled(self, index: Tensor, got: Fetched, data: Any) -> Any:
-        if self.single:
-            return data if self.ring.pack else self.steps(index, got, data)
-        return self.sums(index, got, data)
-
     def steps(self, index: Tensor, got: Fetched, data: Transition) -> Transition:
-        """Transitions of one step, with observations that have arrays of their own."""
+        """With observations that have arrays of their own."""
         obs, next_obs = self.seen.along(self.ring, index, got, False)
         return data._replace(obs=obs, next_obs=next_obs)
 
-    def sums(self, index: Tensor, got: Fetched, data: Transition) -> Transition:
-        """Transitions of several steps, or with memories; nothing passes an episode's end."""
+    def summed(self, index: Tensor, got: Fetched, data: Transition) -> Transition:
+        """Over several steps, or with memories; nothing passes an episode's end."""
         cut = got.derived.cut[:-1]
         reward, discount, later = windows(got.rows.reward[:-1], got.derived.discount, cut, self.fold.n)
+        data = data._replace(reward=reward, discount=discount)
         if not self.fold.recurrent:
             obs, next_obs = self.seen.pairs(self.ring, index, got, later)
-            return data._replace(obs=obs, reward=reward, discount=discount, next_obs=next_obs)
-        ring, span = self.ring, self.ring.span(index, got)
-        obs, next_obs = self.seen.along(ring, index, got, True)
-        memory, after = (ring.read(ring.held.memory, span[k : k + 1], f"memory {k}") for k in (0, 1))
+            return data._replace(obs=obs, next_obs=next_obs)
+        obs, next_obs = self.seen.along(self.ring, index, got, True)
+        memory, after = self.memories(index, got, 1)
         past, next_past = Past(memory, got.first.start), Past(after, got.rest.start)
-        data = data._replace(obs=obs, reward=reward, discount=discount, next_obs=next_obs)
         # memory must run through every later row to reach the one that bootstraps
-        return data._replace(ahead=later - 1, past=past, next_past=next_past)
+        return data._replace(obs=obs, next_obs=next_obs, ahead=later - 1, past=past, next_past=next_past)
 
+    def memories(self, index: Tensor, got: Fetched, later: int) -> tuple[Memory, Memory]:
+        """Of the first row, and of one later."""
+        ring, span = self.ring, self.ring.span(index, got)
+        rows = span[:1], span[later : later + 1]
+        first, second = (ring.read(ring.held.memory, row, f"memory {k}") for k, row in enumerate(rows))
+        return first, second
 
-class Rollouts(Transitions):
-    """Puts consecutive rows together as they were, and what follows them."""
-
-    def viewed(self, got: Fetched) -> Any:
-        first, start = got.first, got.rest.start[-1:]
-        what = first.obs, first.action, first.reward, got.derived.discount, got.derived.cut[: self.fold.length]
-        last = ops.map_tree(lambda x: x[-1:], got.rest.obs), Past((), start)
+    def rollout(self, got: Fetched) -> Rollout:
+        """Rows as they were, with observations that are small, and what follows them."""
+        first, length = got.first, self.fold.length
+        what = first.obs, first.action, first.reward, got.derived.discount, got.derived.cut[:length]
+        last = part(got.rest.obs, -1, length), Past((), got.rest.start[-1:])
         return Rollout(*what, first.valid, shown(first.extras), Past((), first.start), last)
 
-    def filled(self, index: Tensor, got: Fetched, data: Any) -> Any:
-        ring = self.ring
-        if not ring.large:
-            return data
-        span = ring.span(index, got)
-        obs, rest = self.seen.along(ring, index, got, True)
-        memory, after = (ring.read(ring.held.memory, span[k:][:1], f"memory {k}") for k in (0, self.fold.length))
-        last = ops.map_tree(lambda x: x[-1:], rest), Past(after, data.last[1].start)
+    def whole(self, index: Tensor, got: Fetched, data: Rollout) -> Rollout:
+        """With memories, and observations that have arrays of their own."""
+        obs, rest = self.seen.along(self.ring, index, got, True)
+        memory, after = self.memories(index, got, self.fold.length)
+        last = part(rest, -1, self.fold.length), Past(after, data.last[1].start)
         return data._replace(obs=obs, past=Past(memory, data.past.start), last=last)
 
 

@@ -240,10 +240,9 @@ def laid_by_slot(x: Tensor) -> Tensor:
     return x if x.transpose(0, 1).is_contiguous() else lying_by_slot(x.shape, x.dtype, x.device)
 
 
-def part(rows: Row, first: int, last: int) -> Row:
-    """Some of the rows [T, B, ...]."""
-    some: Row = ops.map_tree(lambda x: x[first:last], rows)
-    return some
+def part(rows: Any, first: int, last: int) -> Any:
+    """Some of the rows [T, B, ...] of a tree."""
+    return ops.map_tree(lambda x: x[first:last], rows)
 
 
 def dead(like: Row, obs: Obs, memory: Memory) -> Row:

@@ -63,7 +63,8 @@ class SumTree:
         if self.code:
             self.write(index, mass, largest=True)
         else:
-            self.mass.scatter_reduce_(0, index, mass, "amax", include_self=False)
+            index = index.view(-1)
+            self.mass.scatter_reduce_(0, index, mass.view(-1), "amax", include_self=False)
             self.sum_up(index)
 
     def fill(self, first: int, count: int, live: Tensor | None = None, mass: float | Tensor = 0.0) -> None:

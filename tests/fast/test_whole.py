@@ -7,7 +7,8 @@ import torch
 
 import ganglion
 from ganglion import ops
-from ganglion.core import LogData, Noise, Past
+from ganglion.core import Acted, LogData, Noise, Past
+from ganglion.runtime.agent import enter
 from ganglion.runtime.build import build
 from ganglion.runtime.trainer import Trainer
 from ganglion.runtime.whole import Phase, Strider
@@ -52,11 +53,12 @@ def test_a_walk_is_so_many_steps():
             before.obs, past, Noise(noise.uniform[t : t + 1], noise.normal[t : t + 1]), one.at
         )
         after = one.explorer.env.step(acted.action)
-        rows.append(one.explorer.processor(before, past, acted, after))
+        told = Acted(enter(acted.action), enter(acted.extras), acted.memory)
+        rows.append(one.explorer.processor(enter(before), past, told, enter(after)))
         one.explorer.now = after, Past(acted.memory, ~before.valid[None])
         episodes += one.explorer.env.episodes()
         steps += int(before.valid.sum())
-    for a, b in zip(ops.leaves(ops.stack(rows)), ops.leaves(walked.rows), strict=True):
+    for a, b in zip(ops.leaves(ops.concat(rows)), ops.leaves(walked.rows), strict=True):
         assert torch.equal(a, b)
     assert episodes and walked.ended.tolist() == [
         len(episodes),
