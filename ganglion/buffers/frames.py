@@ -22,9 +22,9 @@ class Whole:
 
     history = 0  # earlier rows that an observation needs
 
-    def kept(self, rows: Row, ring: SampledRing) -> Row:
-        """The rows [T, B, ...] as they are stored."""
-        return rows
+    def store(self, rows: Row, ring: SampledRing) -> None:
+        """Stores rows [T, B, ...]."""
+        ring.push(rows)
 
     def restarted(self, rows: Row) -> Row:
         """Rows that do not follow those stored before, as they should be stored."""
@@ -54,9 +54,6 @@ class Whole:
         both = self.read(ring, torch.cat([span[:half], span.gather(0, later)]))
         return ops.map_tree(lambda x: x[:half], both), ops.map_tree(lambda x: x[half:], both)
 
-    def check(self, rows: Row, ring: SampledRing) -> None:
-        """Refuses rows that would not be given back as they came; called once they are stored."""
-
 
 WHOLE = Whole()
 
@@ -84,13 +81,15 @@ class Frames(Whole):
         self.shown: tuple[list[Tensor], tuple[Obs, Obs]] | None = None  # leaves that were gathered, and views of them
         self.ages = torch.arange(self.history, -1, -1, device=device)  # of the frames in a stack
 
-    def kept(self, rows: Row, ring: SampledRing) -> Row:
+    def store(self, rows: Row, ring: SampledRing) -> None:
         """With the newest frame of every stack, and how far the oldest lies back."""
         if BACK in rows.extras:
             raise ValueError(f"extras: {BACK!r} is what a replay of frames keeps of its own; give it another name")
         back = self.back(rows.start, ring)
         obs = self.change(rows.obs, lambda x, s: x.narrow(2 + s.axis, x.shape[2 + s.axis] - s.size, s.size))
-        return rows._replace(obs=obs, extras={**rows.extras, BACK: back})
+        ring.push(rows._replace(obs=obs, extras={**rows.extras, BACK: back}))
+        if ring.pushed - len(rows.start) < CHECKED:
+            self.check(rows, ring)
 
     def back(self, start: Tensor, ring: SampledRing) -> Tensor:
         """How many rows of its episode came before each row [T, B], at most as many as a stack needs."""
@@ -183,9 +182,8 @@ class Frames(Whole):
         return ops.unflatten(ring.held.obs, named)
 
     def check(self, rows: Row, ring: SampledRing) -> None:
+        """Refuses rows that would not be given back as they came."""
         count = len(rows.start)
-        if ring.pushed - count >= CHECKED:
-            return
         first = (ring.pushed - count) * self.slots
         places = (torch.arange(count * self.slots, device=ring.device) + first) % (ring.length * self.slots)
         again = self.read(ring, places.view(count, self.slots))

@@ -63,14 +63,13 @@ class Replay:
     # ------------------------------------------------------------ in
 
     def push(self, rows: Row, ahead: tuple[Obs, Past], at: Progress) -> None:
-        ring, seen, count = self.ring, self.seen, rows.reward.shape[0]
+        ring, count = self.ring, rows.reward.shape[0]
         if count > self.most:
             for first in range(0, count, self.most):
                 self.push(part(rows, first, first + self.most), ahead, at)
             return
         self.usage.stored(ring.pushed % ring.length, count, at)
-        ring.push(seen.kept(rows, ring))
-        seen.check(rows, ring)
+        self.seen.store(rows, ring)
 
     def room(self) -> int:
         return maxsize
@@ -244,12 +243,12 @@ class Usage:
         """New rows of all slots from a position of the ring on."""
         if self.drawn:
             self.settle()  # before what was drawn is overwritten
-        if (over := first + rows - self.length) > 0:
-            self.stored(0, over, at)
-            rows -= over
         counts, born = self.arrays
-        counts[first * self.slots : (first + rows) * self.slots] = 0
-        born[first : first + rows] = at.opt_steps
+        last = first + rows
+        if last > self.length:
+            self.stored(0, last - self.length, at)  # what goes round; slices end with the ring
+        counts[first * self.slots : last * self.slots] = 0
+        born[first:last] = at.opt_steps
 
     def drew(self, index: Tensor, at: Progress) -> None:
         """A sample of the rows at flat positions [1, N], contiguous."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from ctypes import addressof, c_int64
 from math import nan, prod
 from typing import Any, NamedTuple
 
@@ -102,6 +103,7 @@ class SampledRing(RowRing):
         self.quick: Quick | None = None
         self.stage: Stage | None = None
         self.gathers: dict[tuple[str, int], Gather] = {}
+        self.index = torch.empty((1, 0), dtype=torch.int64)  # what was drawn last
         self.derived = Derived(torch.empty(0), torch.empty(0), torch.empty(0))
         self.views: dict[tuple[int, int], tuple[Records, Fetched]] = {}  # what fetches records, and the leaves in them
 
@@ -165,9 +167,10 @@ class SampledRing(RowRing):
         size = self.length * self.records.shape[1]
         if not self.code:
             return (uniform[None] * count).long().add_(first % size).remainder_(size)
-        index = torch.empty((1, uniform.numel()), dtype=torch.int64)
-        self.code.draw(uniform.data_ptr(), uniform.numel(), count, first % size, size, index.data_ptr())
-        return index
+        if self.index.shape[1] != (n := uniform.numel()):
+            self.index = torch.empty((1, n), dtype=torch.int64)
+        self.code.draw(uniform.data_ptr(), n, count, first % size, size, self.index.data_ptr())
+        return self.index
 
     def fetch(self, index: Tensor, rows: int, first: int) -> Fetched:
         """What lies in records at flat positions [1, N] and in the rows after each, in all so many."""
@@ -330,9 +333,8 @@ class Quick:
         flags = [place[0] for place in (row.terminated, row.truncated, row.valid, *derived)]
         places = [number for first, size, *_ in self.leaves for number in (first, size)]
         self.places, self.flags = (torch.tensor(numbers, dtype=torch.int64) for numbers in (places, flags))
-        self.pointers = torch.zeros(len(self.leaves), dtype=torch.int64)
-        self.from_, self.first, self.size = self.pointers.numpy(), records.data_ptr(), records[0].nbytes
-        where = self.pointers.data_ptr(), self.places.data_ptr(), len(self.leaves), self.flags.data_ptr()
+        self.from_, self.first, self.size = (c_int64 * len(self.leaves))(), records.data_ptr(), records[0].nbytes
+        where = addressof(self.from_), self.places.data_ptr(), len(self.leaves), self.flags.data_ptr()
         self.rest, self.count = (*where, gamma), -1
 
     def __call__(self, leaves: list[Tensor], at: int, count: int) -> bool:
@@ -340,7 +342,7 @@ class Quick:
         if count != self.count:
             self.count, lead = count, (count, self.slots)
             self.kinds = [(dtype, torch.Size((*lead, *shape))) for _, _, dtype, shape in self.leaves]
-        found = []
+        found: list[c_int64 | int] = []
         for x, (dtype, shape) in zip(leaves, self.kinds, strict=True):
             if x.dtype is not dtype or x.shape != shape or not x.is_contiguous() or not x.is_cpu:
                 return False
