@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from ganglion import ops
 from ganglion.core import Row
 from ganglion.errors import UserError
 from ganglion.runtime.build import build
@@ -52,7 +53,7 @@ def test_stopped_anywhere_and_resumed_with_other_workers(sort: str, tmp_path: Pa
 
 def walked(cfg: Any, steps: int) -> tuple[list[Row], Any]:
     trainer, rows = build(cfg), list[Row]()
-    trainer.explorer.sink.push = lambda row, *_: rows.append(row)  # type: ignore[method-assign]
+    trainer.explorer.sink.push = lambda block, *_: rows.extend(ops.unstack(block))  # type: ignore[method-assign]
     for _ in range(steps):
         trainer.run_collect()
     return rows, trainer
