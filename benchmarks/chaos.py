@@ -71,6 +71,7 @@ class Trial:
     rates: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        from ganglion import ops
         from ganglion.config import RunConfig
         from ganglion.runtime.run import Run
 
@@ -86,14 +87,13 @@ class Trial:
         )
         self.stream = self.run.stream()
         buffer = self.run.trainer.learner.buffer
-        push, push_each = buffer.push, buffer.push_each  # one row, or those of a stint
-        buffer.push = lambda row, *rest: (self.rows.append(row), push(row, *rest))[1]
-        buffer.push_each = lambda rows, *rest: (self.rows.extend(rows), push_each(rows, *rest))[1]
+        push = buffer.push
+        buffer.push = lambda rows, *rest: (self.rows.extend(ops.unstack(rows)), push(rows, *rest))[1]
         next(self.stream)  # the first reset
 
     @property
     def pool(self) -> Any:
-        return self.run.trainer.explorer.env.pool  # type: ignore[attr-defined]
+        return self.run.trainer.source.env.pool  # type: ignore[attr-defined]
 
     def advance(self, seconds: float, kind: str, dice: random.Random) -> None:
         """Trains for so long; somewhere in the middle something happens, if it is to."""
@@ -122,7 +122,7 @@ class Trial:
 def account(trial: Trial) -> dict[str, int]:
     """Compares every row with a simulation of its own; counts what does not match, and what was lost on the way."""
     from ganglion.envs.seeds import episode_seed
-    from ganglion.runtime.streams import derive
+    from ganglion.runtime.randomness import derive
 
     obs = np.stack([row.obs.numpy() for row in trial.rows])
     action = np.stack([row.action.numpy() for row in trial.rows])
@@ -177,7 +177,7 @@ def chaos(kind: str, seconds: float, turn: float, folder: Path, timeout: float =
 
 
 def result(disturbed: Trial, calm: Trial) -> dict[str, Any]:
-    pool, faults = disturbed.pool, disturbed.run.trainer.explorer.faults
+    pool, faults = disturbed.pool, disturbed.run.trainer.source.faults
     return {
         **account(disturbed),
         "acknowledged": pool.rows_acknowledged,
@@ -187,7 +187,7 @@ def result(disturbed: Trial, calm: Trial) -> dict[str, Any]:
         "in_flight": pool.rows_in_flight,
         "reported_lost": faults.rows_lost,
         "calm_wrong": account(calm)["wrong"],
-        "calm_failures": calm.run.trainer.explorer.faults.count,
+        "calm_failures": calm.run.trainer.source.faults.count,
         "rate": sum(disturbed.rates) / len(disturbed.rates),
         "calm_rate": sum(calm.rates) / len(calm.rates),
         "ratio": median(a / b for a, b in zip(disturbed.rates, calm.rates, strict=True)),

@@ -104,7 +104,7 @@ def rate(made: Any, seconds: float, during: Callable[[], None] = lambda: None) -
 def warm(made: Any, explorers: int) -> None:
     """Until every explorer has brought an item and the learner has learned from one."""
     stream = made()
-    seen = made.explorer.fleet.account.next if hasattr(made.explorer, "fleet") else range(explorers)
+    seen = made.source.fleet.account.next if hasattr(made.source, "fleet") else range(explorers)
     while made.at.opt_steps < 20 or len(seen) < explorers:
         next(stream)
 
@@ -123,7 +123,7 @@ def compare(args: argparse.Namespace, name: str, aim: str, *settings: str) -> No
         told(f"{name}: {side}", f"{median(r for r, _ in rates):,.0f} env steps/s{wait}")
     told(f"  ratio ({aim})", f"{median(r[0] / s[0] for r, s in zip(seen['ray'], seen['local'])):.2f}")
     for made in sides.values():
-        made.explorer.env.close()
+        made.close()
 
 
 def slow(args: argparse.Namespace) -> None:
@@ -218,7 +218,7 @@ def carry(args: argparse.Namespace) -> None:
 def chaos(args: argparse.Namespace) -> None:
     """A random explorer is killed every 10 s, one time in four with the actor above it; turns with and without."""
     made, dice = trainer("ray", args.explorers, "algo.epochs=1"), random.Random(0)
-    fleet, next_kill = made.explorer.fleet, [0.0]
+    fleet, next_kill = made.source.fleet, [0.0]
     warm(made, args.explorers)
 
     def kill() -> None:
@@ -235,7 +235,7 @@ def chaos(args: argparse.Namespace) -> None:
         disturbed.append(rate(made, turn, kill)[0])
     times = sorted(fleet.recoveries)
     account = fleet.account
-    made.explorer.env.close()
+    made.close()
     told("killed explorers", f"{account.restarts} in {args.seconds:.0f} s; {account.line()}")
     if times:
         at = times[min(int(len(times) * 0.95), len(times) - 1)]
@@ -247,7 +247,7 @@ def still(args: argparse.Namespace) -> None:
     """An explorer stands still (SIGSTOP) for 10 s, then all of them for as long."""
     made = trainer("ray", args.explorers, "algo.epochs=1")
     warm(made, args.explorers)
-    pids = [m.pid for m in made.explorer.fleet.members.values()]
+    pids = [m.pid for m in made.source.fleet.members.values()]
     before = rate(made, 10)[0]
     for pid in pids[:1]:
         os.kill(pid, signal.SIGSTOP)
@@ -257,8 +257,8 @@ def still(args: argparse.Namespace) -> None:
     none = rate(made, 10)[0]
     for pid in pids:
         os.kill(pid, signal.SIGCONT)
-    after, account = rate(made, 10)[0], made.explorer.fleet.account
-    made.explorer.env.close()
+    after, account = rate(made, 10)[0], made.source.fleet.account
+    made.close()
     rates = ", ".join(f"{rate / before:.2f}" for rate in (during, none, after))
     told("one stopped for 10 s, all stopped for 10 s, all again", f"{rates} of the rate before; {account.line()}")
 

@@ -63,7 +63,9 @@ def ganglion(task: str) -> Sampler:
     """Torch tensors out; single frames stored once. 8 slots; one row is pushed, the others are written at once."""
     import torch
 
+    from ganglion import ops
     from ganglion.buffers import PrioritisedConfig, ReplayConfig
+    from ganglion.buffers.storage import derive
     from ganglion.core import Box, Discrete, EnvSpec, Past, Progress, Row
 
     data, image, slots = made(task), task == "atari", 8
@@ -71,12 +73,13 @@ def ganglion(task: str) -> Sampler:
     obs = Box((STACK, *FRAME), torch.uint8) if image else Box((OBS,))
     spec = EnvSpec(obs, Discrete(6) if image else Box((ACTION,)), slots, frame=frame if image else None)
     kind = PrioritisedConfig if task == "prioritised" else ReplayConfig
-    buffer = kind(capacity=ROWS[task], batch=BATCH).folding(1, 0.99, False)(spec, torch.device("cpu"))
+    buffer = kind(capacity=ROWS[task], batch=BATCH).folded(1, 0.99, False).build(spec, torch.device("cpu"))
     off = torch.zeros(slots, dtype=torch.bool)
     time_major = np.arange(ROWS[task]).reshape(slots, -1).T  # each slot walks a part of its own
     seen = torch.from_numpy(stacked(data["obs"], time_major[0]) if image else data["obs"][time_major[0]])
     action, reward = torch.from_numpy(data["action"][time_major[0]]), torch.zeros(slots)
-    buffer.push(Row(seen, action, reward, off, off, ~off, ~off, {}, ()), (seen, Past((), off[None])), Progress())
+    row = ops.map_tree(lambda x: x[None], Row(seen, action, reward, off, off, ~off, ~off, {}, ()))
+    buffer.push(row, (seen, Past((), off[None])), Progress())
     held = buffer.ring.held
     arrays = {held.obs: data["obs"], held.action: data["action"], held.reward: data["reward"]}
     for leaf, array in {**arrays, held.terminated: data["terminated"]}.items():
@@ -85,7 +88,7 @@ def ganglion(task: str) -> Sampler:
     held.valid.fill_(True)
     if image:
         held.extras["back"].copy_(torch.from_numpy(np.minimum(time_major % EPISODE, STACK - 1)))
-    buffer.ring.derive()
+    derive(held, buffer.ring.derived, buffer.ring.gamma)
     buffer.ring.pushed = buffer.ring.length
     if task == "prioritised":
         buffer.tree.rebuild(torch.ones(ROWS[task], dtype=torch.float64))
@@ -272,6 +275,7 @@ def memory() -> str:
     """What a replay of a million Atari frames takes: before its first row, with it, and with every page written."""
     import torch
 
+    from ganglion import ops
     from ganglion.buffers import PrioritisedConfig
     from ganglion.core import Box, Discrete, EnvSpec, Past, Progress, Row
 
@@ -281,10 +285,10 @@ def memory() -> str:
     slots, rows = 8, 1_000_000
     frame, stack = Box((1, *FRAME), torch.uint8), Box((STACK, *FRAME), torch.uint8)
     spec, began = EnvSpec(stack, Discrete(6), slots, frame=frame), resident()
-    buffer = PrioritisedConfig(capacity=rows, batch=BATCH).folding(1, 0.99, False)(spec, torch.device("cpu"))
+    buffer = PrioritisedConfig(capacity=rows, batch=BATCH).folded(1, 0.99, False).build(spec, torch.device("cpu"))
     obs, off = torch.zeros(slots, STACK, *FRAME, dtype=torch.uint8), torch.zeros(slots, dtype=torch.bool)
     row = Row(obs, torch.zeros(slots, dtype=torch.int64), torch.zeros(slots), off, off, ~off, ~off, {}, ())
-    buffer.push(row, (obs, Past((), off[None])), Progress())
+    buffer.push(ops.map_tree(lambda x: x[None], row), (obs, Past((), off[None])), Progress())
     empty = resident() - began
     for leaf in (*buffer.ring.leaves, buffer.usage.counts, buffer.usage.born, *buffer.tree.tensors):
         leaf.fill_(1)

@@ -61,7 +61,7 @@ def serve(name: str, more: list[str]) -> None:
             next(stream)
         return time.perf_counter() - began
 
-    while not made.learner.agent.swap.on:
+    while not made.learner.agent.engine.on:
         next(stream)
     go_on(20)
     desk.ready()
@@ -70,7 +70,7 @@ def serve(name: str, more: list[str]) -> None:
         before = made.at.env_steps
         took = go_on(seconds)
         desk.answer(took, {"env_steps": made.at.env_steps - before})
-    made.explorer.env.close()
+    made.close()
 
 
 # ------------------------------------------------------------ in turns

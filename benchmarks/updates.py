@@ -67,13 +67,13 @@ def look(case: Case, rounds: int, calls: int) -> list[str]:
 
     trainer = build(load_config(None, [*case.words, *WORDS]))
     agent, asked = trainer.learner.agent, list[Any]()
-    quick = agent.fast_learn
+    quick = agent._update
 
     def watch(*args: Any) -> Any:
         asked[:] = args
         return quick(*args)
 
-    agent.fast_learn = watch
+    agent._update = watch
     events = trainer()
     while not asked or trainer.at.opt_steps < 4:
         next(events)

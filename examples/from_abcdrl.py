@@ -19,8 +19,9 @@ from ganglion.config import every
 from ganglion.envs import CartPole
 from ganglion.record.stages import Evaluated, Stage, compose
 from ganglion.runtime.agent import Agent
+from ganglion.runtime.engine import Engine
 from ganglion.runtime.evaluator import Evaluator
-from ganglion.runtime.explorer import Explorer
+from ganglion.runtime.explorer import Explorer, Seat
 from ganglion.runtime.learner import Learner
 from ganglion.runtime.trainer import Trainer
 
@@ -50,7 +51,7 @@ class Algorithm(g.Algorithm[g.Sample[g.Transition], g.Sample[g.Transition]]):
         self.target = nn.Lagged(self.model)  # abcdrl: model_t = copy.deepcopy(model)
         self.optim = nn.Adam(self.model, lr=1e-3, max_norm=10.0)
 
-    def predict(self, obs: g.Obs, past: g.Past) -> g.Prediction:
+    def predict(self, obs: g.Obs, past: g.Past, noise: g.Noise) -> g.Prediction:
         q, memory = self.model.value(obs, past)
         return g.Prediction(ops.Greedy(q, ops.mask(obs)), q.amax(-1), memory)
 
@@ -87,11 +88,12 @@ def make_trainer(steps: int, seed: int = 0) -> Trainer:
     env = CartPole(slots=4, name="cartpole")
     cpu = torch.device("cpu")
     torch.manual_seed(seed)  # weights only: everything else has random streams of its own, derived from the seed
-    agent = Agent(Algorithm(4, 2), cpu)
-    fold = buffers.Fold(n=1, gamma=0.99, length=1)
-    buffer = buffers.ReplayConfig(capacity=5_000, batch=64).build(fold, recurrent=False, slots=4, device=cpu)
-    learner = Learner(agent, buffer, buffers.RatioConfig(opt_interval=4, warmup=400).build(), seed)
-    explorer = Explorer(agent, env, buffers.RowsConfig().build(), learner, seed)
+    agent = Agent(Algorithm(4, 2), Engine(cpu))
+    replay = buffers.ReplayConfig(capacity=5_000, batch=64).folded(n=1, gamma=0.99, recurrent=False)
+    limiter, rows = buffers.RatioConfig(opt_interval=4, warmup=400), buffers.RowsConfig()
+    learner = Learner(agent, replay.build(env.spec, cpu), limiter.build(env.spec, cpu), seed)
+    seat = Seat(agent, rows.build(env.spec, cpu), learner, seed, env.spec.slots)
+    explorer = Explorer(env, [seat], seed)
     evaluator = Evaluator(agent, lambda: CartPole(slots=5, name="cartpole"), episodes=5, seed=seed + 1)
     return Trainer(explorer, learner, evaluator, every(f"{steps} steps"))
 

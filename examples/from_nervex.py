@@ -18,8 +18,9 @@ import ganglion
 import ganglion.core as g
 from ganglion import buffers, nn, ops
 from ganglion.envs import GymConfig, GymEnv
-from ganglion.runtime.agent import Agent
-from ganglion.runtime.streams import Stream
+from ganglion.runtime.agent import Agent, enter
+from ganglion.runtime.engine import Engine
+from ganglion.runtime.randomness import Stream
 
 CPU = torch.device("cpu")
 
@@ -107,7 +108,7 @@ class CartPoleDQN(g.Algorithm[g.Sample[g.Transition], g.Sample[g.Transition]]):
         self.target = nn.Lagged(self.model)
         self.optim = nn.Adam(self.model, lr=1e-3)
 
-    def predict(self, obs: g.Obs, past: g.Past) -> g.Prediction:
+    def predict(self, obs: g.Obs, past: g.Past, noise: g.Noise) -> g.Prediction:
         q, memory = self.model.value(obs, past)
         return g.Prediction(ops.Greedy(q, ops.mask(obs)), q.amax(-1), memory)
 
@@ -136,16 +137,18 @@ class CartPoleDQN(g.Algorithm[g.Sample[g.Transition], g.Sample[g.Transition]]):
 # ------------------------------------------------------------ agent modes: learn, collect, eval, command
 
 
-def collect(agent: Agent, env: g.Env, buffer: buffers.Prioritised, steps: int) -> None:
+def collect(agent: Agent, env: g.Env, buffer: g.Buffer, steps: int) -> None:
     """What Explorer does, by hand: nerveX's actor agent and process_transition."""
-    processor, stream = buffers.RowsConfig().build(), Stream(0, "explore", CPU)
+    processor, stream = buffers.RowsConfig().build(env.spec, CPU), Stream(0, "explore", CPU)
     before, past = env.reset(seed=0), agent.start(env.spec.slots)
     for _ in range(steps):
         noise = stream.noise(agent.draws.explore, 1, env.spec.slots)
         acted = agent.sample(before.obs, past, noise, g.Progress())  # collect mode: eps_greedy_sample, no gradient
         after = env.step(acted.action)
         ahead = g.Past(acted.memory, ~before.valid[None])
-        buffer.push(processor(before, past, acted, after), (after.obs, ahead), g.Progress())
+        told = g.Acted(enter(acted.action), enter(acted.extras), acted.memory)
+        rows = processor(enter(before), past, told, enter(after))  # all of it [T, B, ...], here with T = 1
+        buffer.push(rows, (after.obs, ahead), g.Progress())
         before, past = after, ahead
 
 
@@ -153,7 +156,7 @@ def agent_modes() -> dict[str, float]:
     """create_dqn_learner_agent, create_dqn_actor_agent and create_dqn_evaluator_agent are modes of one Agent."""
     env = make_env()
     torch.manual_seed(0)
-    agent, actor = Agent(CartPoleDQN(env.spec), CPU), Agent(CartPoleDQN(env.spec), CPU)
+    agent, actor = (Agent(CartPoleDQN(env.spec), Engine(CPU)) for _ in range(2))
     buffer = make_buffer()
     collect(actor, env, buffer, steps=40)
     none = g.Noise(torch.empty(1, 4, 0), torch.empty(1, 4, 0))
@@ -170,21 +173,21 @@ def agent_modes() -> dict[str, float]:
 # ------------------------------------------------------------ the data queue
 
 
-def make_buffer() -> buffers.Prioritised:
+def make_buffer() -> g.Buffer:
     """nerveX: PrioritizedBuffer(maxlen=10000). Rows are kept once; n-step sums are made when sampling."""
     config = buffers.PrioritisedConfig(capacity=10_000, batch=4)
-    return config.build(buffers.Fold(n=1, gamma=0.99, length=1), recurrent=False, slots=1, device=CPU)
+    return config.folded(n=1, gamma=0.99, recurrent=False).build(make_env().spec, CPU)
 
 
 def append_and_sample() -> g.Sample[g.Transition]:
     """buffer.append(data) ten times, buffer.sample(4), and the new priorities of what was sampled."""
     buffer = make_buffer()
-    no, yes = torch.tensor([False]), torch.tensor([True])
+    no, yes = torch.tensor([[False]]), torch.tensor([[True]])
     for i in range(10):
-        obs = torch.full((1, 4), float(i))
-        row = g.Row(obs, torch.tensor([0]), torch.ones(1), no, no, yes, start=no, extras={}, memory=())
-        buffer.push(row, (obs + 1, g.Past((), no[None])), g.Progress())
-    sample = buffer.take(torch.rand(4, dtype=torch.float64), g.Progress())
+        obs = torch.full((1, 1, 4), float(i))
+        row = g.Row(obs, torch.tensor([[0]]), torch.ones(1, 1), no, no, yes, start=no, extras={}, memory=())
+        buffer.push(row, (obs[0] + 1, g.Past((), no)), g.Progress())
+    sample: g.Sample[g.Transition] = buffer.take(torch.rand(4, dtype=torch.float64), g.Progress())
     buffer.feedback(sample.index, priority=torch.tensor([1.0, 2.0, 3.0, 4.0]))
     return sample
 

@@ -16,7 +16,7 @@ from torch import Tensor
 import ganglion
 import ganglion.core as g
 from ganglion import buffers, nn, ops
-from ganglion.config import AlgoConfig, Schedule, exponential, register
+from ganglion.config import AlgoConfig, BufferConfig, LimiterConfig, Schedule, exponential, register
 from ganglion.errors import UserError
 
 
@@ -30,16 +30,16 @@ class DQNPolicyConfig(AlgoConfig):
     target_update_freq: int = Field(100, ge=1)
     eps: Schedule = exponential(0.95, 0.1, until=0.8)  # epsilon_greedy(start, end, decay, type="exp")
     model: nn.MLPConfig = nn.MLPConfig(hidden=(128, 128))
-    replay: buffers.ReplayConfig = buffers.PrioritisedConfig(capacity=20_000, batch=64)
-    limiter: buffers.RatioConfig = buffers.RatioConfig(opt_interval=4, warmup=500)
+    replay: BufferConfig = buffers.PrioritisedConfig(capacity=20_000, batch=64)
+    limiter: LimiterConfig = buffers.RatioConfig(opt_interval=4, warmup=500)
 
     def build(self, spec: g.EnvSpec) -> DQNPolicy:
         return DQNPolicy(self, spec)
 
-    def recipe(self) -> g.Recipe:
+    def recipe(self, spec: g.EnvSpec) -> g.Recipe:
         """_process_transition, and _get_train_sample with its Adder: how steps become rows, and rows samples. The
         n-step sum is made when sampling, so no tail of a trajectory has to be kept back."""
-        folded = self.replay.folding(self.nstep, self.discount_factor, self.model.recurrent)
+        folded = self.replay.folded(self.nstep, self.discount_factor, self.model.recurrent)
         return g.Recipe(buffers.RowsConfig(), folded, self.limiter)
 
 
@@ -85,7 +85,7 @@ class DQNPolicy(g.Algorithm[g.Sample[g.Transition], g.Sample[g.Transition]]):
         """target_update, called at the interval by the Agent."""
         self.target.copy(self.model)
 
-    def predict(self, obs: g.Obs, past: g.Past) -> g.Prediction:
+    def predict(self, obs: g.Obs, past: g.Past, noise: g.Noise) -> g.Prediction:
         q, memory = self.model.value(obs, past)
         return g.Prediction(ops.Greedy(q, ops.mask(obs)), q.amax(-1), memory)
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 import ganglion.core as g
 from ganglion import buffers, nn, ops
-from ganglion.config import AlgoConfig, EnvConfig, register
+from ganglion.config import AlgoConfig, EnvConfig, ProcessorConfig, register
 from ganglion.envs import GymEnv
 
 # ------------------------------------------------------------ Environment: init_env, reset, step
@@ -90,7 +90,7 @@ class SmallStepsConfig(buffers.RowsConfig):
 
     cost: float = Field(0.01, ge=0)
 
-    def build(self) -> g.Processor:
+    def build(self, spec: g.EnvSpec, device: torch.device) -> g.Processor:
         return SmallSteps(self)
 
 
@@ -100,8 +100,8 @@ class SmallSteps(buffers.Rows):
     cfg: SmallStepsConfig
 
     def __call__(self, before: g.Step, past: g.Past, acted: g.Acted, after: g.Step) -> g.Row:
-        row = super().__call__(before, past, acted, after)
-        return row._replace(reward=row.reward - self.cfg.cost)
+        rows = super().__call__(before, past, acted, after)
+        return rows._replace(reward=rows.reward - self.cfg.cost)
 
 
 # ------------------------------------------------------------ Algorithm: prepare_data and train
@@ -115,14 +115,15 @@ class ReturnsConfig(AlgoConfig):
     gamma: float = Field(0.95, ge=0, le=1)
     horizon: int = Field(40, ge=1)
     net: nn.MLPConfig = nn.MLPConfig(hidden=(32, 32), activation="tanh")
-    processor: buffers.RowsConfig = buffers.RowsConfig()
+    processor: ProcessorConfig = buffers.RowsConfig()
 
     def build(self, spec: g.EnvSpec) -> Returns:
         return Returns(self, spec)
 
-    def recipe(self) -> g.Recipe:
+    def recipe(self, spec: g.EnvSpec) -> g.Recipe:
         """train_ready: here, whenever a rollout is complete."""
-        return g.Recipe(self.processor, buffers.rollout(self.horizon, self.gamma), buffers.WhenReady())
+        rollouts = buffers.RolloutConfig().rollouts(self.gamma, self.horizon)
+        return g.Recipe(self.processor, rollouts, buffers.ReadyConfig())
 
 
 class Actor(nn.Encoded):
@@ -161,7 +162,7 @@ class Returns(g.Algorithm[g.Rollout, Prepared]):
     def learn(self, mini: Prepared, knobs: g.Knobs, noise: g.Noise) -> g.Update:
         """train: one gradient step."""
         r = mini.rollout
-        dist = self.predict(r.obs, r.past).dist
+        dist = self.predict(r.obs, r.past, noise).dist
         loss = ops.masked_mean(ops.policy_gradient(dist.log_prob(r.action), mini.advantage), r.valid)
         self.optim.step(loss)
         return g.Update({"loss": loss.detach()}, ops.empty(loss))
@@ -169,7 +170,7 @@ class Returns(g.Algorithm[g.Rollout, Prepared]):
     # infer_action(state, use_explore=True) is `explore`, with use_explore=False `exploit`; their defaults sample the
     # distribution and take its mode
 
-    def predict(self, obs: g.Obs, past: g.Past) -> g.Prediction:
+    def predict(self, obs: g.Obs, past: g.Past, noise: g.Noise) -> g.Prediction:
         raw, memory = self.model.action(obs, past)
         return g.Prediction(ops.dist(raw, self.spec.action, ops.mask(obs)), torch.zeros_like(raw[..., 0]), memory)
 

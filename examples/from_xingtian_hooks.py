@@ -21,10 +21,11 @@ import ganglion
 from ganglion import ops
 from ganglion.config import RunConfig
 from ganglion.core import Acted, EnvSpec, Obs, Origin, Past, Progress, Row, State, Step, Weights
+from ganglion.runtime.agent import enter
 from ganglion.runtime.build import build_agent, build_env
 from ganglion.runtime.fleet.broker import LocalBroker
 from ganglion.runtime.learner import Learner
-from ganglion.runtime.streams import Stream, derive
+from ganglion.runtime.randomness import Stream, derive
 
 Trajectory = list[tuple[Row, tuple[Obs, Past]]]  # rows, each with what the next one starts from
 SETTINGS = [
@@ -38,9 +39,9 @@ class Algorithm:
     """XingTian's Algorithm: lives in the training process."""
 
     def __init__(self, cfg: RunConfig, spec: EnvSpec, every: int) -> None:
-        self.agent, recipe = build_agent(cfg, spec), cfg.algo.recipe()
-        buffer = recipe.buffer(spec, self.agent.device)
-        self.learner = Learner(self.agent, buffer, recipe.limiter.build(), cfg.run.seed)
+        self.agent, recipe = build_agent(cfg, spec), cfg.algo.recipe(spec)
+        buffer, limiter = recipe.buffer.build(spec, self.agent.device), recipe.limiter.build(spec, self.agent.device)
+        self.learner = Learner(self.agent, buffer, limiter, cfg.run.seed)
         self.every, self.budget, self.at = every, cfg.train.budget.count, Progress()
 
     def prepare_data(self, train_data: Trajectory, **ctr_info: Any) -> None:
@@ -96,7 +97,7 @@ class Agent:
 
     def __init__(self, cfg: RunConfig, spec: EnvSpec, seed: int) -> None:
         self.agent = build_agent(cfg, spec)
-        self.processor = cfg.algo.recipe().processor.build()
+        self.processor = cfg.algo.recipe(spec).processor.build(spec, self.agent.device)
         self.stream = Stream(seed, "explore", self.agent.device)
         self.past, self.version, self.trajectory = self.agent.start(spec.slots), -1, Trajectory()
 
@@ -115,7 +116,8 @@ class Agent:
 
     def handle_env_feedback(self, before: Step, acted: Acted, after: Step) -> None:
         """What happened as a row: a processor's work, the one place where rewards are shaped."""
-        row = self.processor(before, self.past, acted, after)
+        told = Acted(enter(acted.action), enter(acted.extras), acted.memory)
+        row = self.processor(enter(before), self.past, told, enter(after))  # [T, B, ...], here with T = 1
         self.past = Past(acted.memory, ~before.valid[None])  # an episode starts after a dead row
         self.trajectory.append(ops.map_tree(torch.clone, (row, (after.obs, self.past))))  # a world may reuse its memory
 

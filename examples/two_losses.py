@@ -20,7 +20,7 @@ from torch import Tensor
 import ganglion
 import ganglion.core as g
 from ganglion import buffers, nn, ops
-from ganglion.config import AlgoConfig, Schedule, linear, register
+from ganglion.config import AlgoConfig, BufferConfig, LimiterConfig, Schedule, linear, register
 
 
 @register("algo", "taught-dqn")
@@ -33,14 +33,14 @@ class TaughtConfig(AlgoConfig):
     epsilon: Schedule = linear(1.0, 0.05, until=0.5)
     teach: Schedule = linear(1.0, 0.0)  # weight of the supervised loss
     net: nn.MLPConfig = nn.MLPConfig(hidden=(64,))
-    replay: buffers.ReplayConfig = buffers.ReplayConfig(batch=64)
-    limiter: buffers.RatioConfig = buffers.RatioConfig(opt_interval=4, warmup=200)
+    replay: BufferConfig = buffers.ReplayConfig(batch=64)
+    limiter: LimiterConfig = buffers.RatioConfig(opt_interval=4, warmup=200)
 
     def build(self, spec: g.EnvSpec) -> TaughtDQN:
         return TaughtDQN(self, spec)
 
-    def recipe(self) -> g.Recipe:
-        folded = self.replay.folding(n=1, gamma=self.gamma, recurrent=self.net.recurrent)
+    def recipe(self, spec: g.EnvSpec) -> g.Recipe:
+        folded = self.replay.folded(n=1, gamma=self.gamma, recurrent=self.net.recurrent)
         return g.Recipe(buffers.RowsConfig(), folded, self.limiter)
 
 
@@ -89,7 +89,7 @@ class TaughtDQN(g.Algorithm[g.Sample[g.Transition], g.Sample[g.Transition]]):
             goal = t.reward + t.discount * ops.at(after, t.ahead)
         return ops.pick(self.model.value(t.obs, t.past)[0], t.action) - goal
 
-    def predict(self, obs: g.Obs, past: g.Past) -> g.Prediction:
+    def predict(self, obs: g.Obs, past: g.Past, noise: g.Noise) -> g.Prediction:
         q, memory = self.model.value(obs, past)
         return g.Prediction(ops.Greedy(q, ops.mask(obs)), q.amax(-1), memory)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 from ganglion.exchange import Broker as Broker
 from ganglion.exchange import Origin as Origin
 from ganglion.exchange import Weights as Weights
+from ganglion.faults import Faults as Faults
 from ganglion.spaces import Box as Box
 from ganglion.spaces import Composite as Composite
 from ganglion.spaces import Discrete as Discrete
@@ -79,7 +81,7 @@ class Acted(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One moment of B slots as storage keeps it; the observation that follows is the next row's."""
+    """Moments of B slots as storage keeps them, [T, B, ...]; the observation that follows is the next row's."""
 
     obs: Obs
     action: Action
@@ -89,7 +91,7 @@ class Row(NamedTuple):
     valid: Tensor
     start: Tensor
     extras: Mapping[str, Tensor]
-    memory: Memory  # before this row
+    memory: Memory  # before each row, each [T, B, size]
 
 
 class Transition(NamedTuple):
@@ -103,6 +105,9 @@ class Transition(NamedTuple):
     ahead: Tensor  # [T, B] int64
     past: Past
     next_past: Past
+    valid: Tensor  # [T, B] bool: a decision to learn from
+    cut: Tensor  # [T, B] bool: the episode ended with this row (terminated or truncated)
+    extras: Mapping[str, Tensor]  # [T, B, ...] what `explore` said of each row
 
 
 class Rollout(NamedTuple):
@@ -126,7 +131,7 @@ class Sample(NamedTuple, Generic[Data]):
     """What a replay buffer gives: the data, where it came from, and its weight (0 for rows not to learn from)."""
 
     data: Data
-    index: Tensor  # type: ignore[assignment]  # [B] flat position of each sequence's first row
+    index: Tensor  # type: ignore[assignment]  # [1, B] flat position of each sequence's first row
     weight: Tensor  # [T, B]
 
 
@@ -142,6 +147,7 @@ class Noise(NamedTuple):
 
     uniform: Tensor  # [..., as many as declared]
     normal: Tensor
+    update: Any = ()  # in `learn`, where declared: another Noise, of numbers [as many as declared] for all rows
 
 
 class Draw(NamedTuple):
@@ -152,12 +158,14 @@ class Draw(NamedTuple):
 
 
 class Draws(NamedTuple):
-    """The random numbers an algorithm takes, and for how many steps on average a slot explores with the same ones."""
+    """The random numbers an algorithm takes, per row unless said otherwise."""
 
+    predict: Draw = Draw()  # while acting; where `learn` predicts, it brings numbers of its own
     explore: Draw = Draw()
     plan: Draw = Draw()
     learn: Draw = Draw()
-    hold: float = 1.0
+    update: Draw = Draw()  # once per update: `noise.update`
+    hold: float = 1.0  # steps for which a slot acts with the same numbers, on average
 
 
 class Episode(NamedTuple):
@@ -254,6 +262,12 @@ class Model(nn.Module):
             if isinstance(part, Model):
                 part.observe(obs, valid)
 
+    @property
+    def watches(self) -> bool:
+        """Whether `observe` changes anything: one of its own does, unless it says otherwise here."""
+        parts = [part for part in self.children() if isinstance(part, Model)]
+        return type(self).observe is not Model.observe or any(part.watches for part in parts)
+
     def state(self) -> State:
         return State(dict(self.state_dict()))
 
@@ -278,8 +292,13 @@ class Algorithm(ABC, Generic[Item, Mini]):
     passes: int = 1  # over an item in one learning phase; `enough` is read after each
 
     @abstractmethod
-    def predict(self, obs: Obs, past: Past) -> Prediction:
-        """Reads the model."""
+    def predict(self, obs: Obs, past: Past, noise: Noise) -> Prediction:
+        """Reads the model: the one place, beside `learn`, where parameters are read."""
+
+    def neutral(self, rows: Tensor) -> Noise:
+        """What `predict` is given where nothing may be random, as in evaluation: medians, for rows like [T, B, ...]."""
+        uniform, normal = (rows.new_empty((*rows.shape[:2], n), dtype=torch.float32) for n in self.draws().predict)
+        return Noise(torch.full_like(uniform, 0.5), torch.zeros_like(normal))
 
     def explore(self, prediction: Prediction, knobs: Knobs, noise: Noise) -> Acted:
         """The training action, independent per slot."""
@@ -330,12 +349,46 @@ class Algorithm(ABC, Generic[Item, Mini]):
         """All that a checkpoint must hold."""
         return {"model": self.model}
 
+    def acting(self) -> Mapping[str, Stateful]:
+        """What `predict`, `explore` and `exploit` read: its tensors travel to explorers in other processes."""
+        return {"model": self.model}
+
+
+class Pure(Protocol):
+    """A world as pure functions of tensors: its steps can be compiled, captured and batched over runs."""
+
+    def now(self) -> Any:
+        """The world as it is: a tree of its own tensors, [B, ...] each."""
+        ...
+
+    def keep(self, world: Any) -> None:
+        """Goes on from there."""
+        ...
+
+    def turn(self, world: Any, action: Action) -> tuple[Any, Step]:
+        """One step of every slot."""
+        ...
+
+    def score(self, world: Any) -> tuple[Tensor, Tensor, Tensor]:
+        """Which slots' episodes ended with the step that led here, their returns and lengths, [B] each."""
+        ...
+
 
 class Env(Protocol):
-    """B slots of a world, next-step autoreset."""
+    """B slots of a world, next-step autoreset. Classes that extend it inherit what most environments share."""
 
     spec: EnvSpec
     promise: Promise
+
+    @property
+    def pure(self) -> Pure | None:
+        """The same world as pure functions; None where there are none."""
+        return None
+
+    @cached_property
+    def faults(self) -> Faults:
+        """What went wrong in it."""
+        return Faults("", 0)
 
     def reset(self, seed: int) -> Step: ...
 
@@ -347,7 +400,7 @@ class Env(Protocol):
 
     def render(self) -> Any:
         """The current frame of slot 0, [H, W, 3] uint8 numpy, or None where the world cannot be drawn."""
-        ...
+        return None
 
     def close(self) -> None: ...
 
@@ -356,34 +409,102 @@ class Env(Protocol):
     def restore(self, state: State) -> None: ...
 
 
-class Processor(Protocol):
-    """The one place where steps become rows: reward shaping, relabelling."""
+class Processor(Stateful, Protocol):
+    """The one place where steps become rows: reward shaping, relabelling. All it takes and gives is [T, B, ...]."""
 
-    def __call__(self, before: Step, past: Past, acted: Acted, after: Step) -> Row: ...
+    def __call__(self, before: Step, past: Past, acted: Acted, after: Step) -> Row:
+        """T consecutive steps of B slots as rows; `past.memory` is what each row began with, each [T, B, size]."""
+        ...
 
 
 class Sink(Protocol):
-    """Where an Explorer puts its rows: a buffer, or a broker. `ahead` is what the next row will start from."""
+    """Where an Explorer puts its rows [T, B, ...]: a Learner, or what sends them to one."""
 
-    def push(self, row: Row, ahead: tuple[Obs, Past], at: Progress) -> None: ...
+    def push(self, rows: Row, ahead: tuple[Obs, Past], at: Progress) -> None:
+        """`ahead`: the observation and the past that follow the last row."""
+        ...
+
+    def room(self, at: Progress, slots: int) -> int:
+        """How many rows may come before it is somebody else's turn."""
+        ...
 
 
-class Buffer(Sink, Stateful, Protocol):
+class Source(Stateful, Protocol):
+    """What a Trainer draws experience from: an Explorer, items of explorers in other processes, a data set."""
+
+    spec: EnvSpec
+
+    @property
+    def faults(self) -> Faults:
+        """What went wrong in its environments."""
+        ...
+
+    def step(self, at: Progress) -> LogData:
+        """Brings some rows to the learner."""
+        ...
+
+    def numbers(self) -> Mapping[str, float]:
+        """What is recorded beside averages."""
+        ...
+
+    def summary(self) -> Mapping[str, str]:
+        """What is said of it when a run ends."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Buffer(Stateful, Protocol):
+    """Where rows are kept until they are learned from."""
+
+    fresh: bool  # an item is learned from in one phase and then forgotten (rollouts)
+
+    def push(self, rows: Row, ahead: tuple[Obs, Past], at: Progress) -> None:
+        """Takes rows [T, B, ...] that follow those before; `ahead` is the observation [B, ...] and the Past that follow
+        the last one."""
+        ...
+
+    @property
+    def wants(self) -> int:
+        """How many uniform random numbers `take` needs."""
+        ...
+
+    @property
+    def history(self) -> int:
+        """How many earlier rows an observation is put together from; 0 where every row is kept whole."""
+        ...
+
+    def room(self) -> int:
+        """How many rows can still be pushed before an item is complete; sys.maxsize where `fresh` is False."""
+        ...
+
+    def restarted(self, rows: Row) -> Row:
+        """Rows [T, B, ...] that do not follow those pushed before, as they should be pushed: the first is a start, or
+        comes after the `history` rows that it needs."""
+        ...
+
+    def skip_check(self) -> None:
+        """Rows have been compared with the environment's spec before they come here."""
+        ...
+
     def ready(self) -> bool:
         """Whether an item can be taken."""
         ...
 
     def take(self, uniform: Tensor, at: Progress) -> Any:
-        """The next item to learn from; `uniform` has one random number per sequence asked for."""
-        ...
-
-    @property
-    def wants(self) -> int:
-        """How many random numbers `take` needs."""
+        """The next item to learn from; `uniform` has `wants` numbers. It may lie in memory that the next call uses."""
         ...
 
     def feedback(self, index: Tensor, priority: Tensor) -> None:
-        """New priorities of what was taken."""
+        """New priorities [B] of what was taken at `index` [1, B]."""
+        ...
+
+    def rows(self) -> Row:
+        """The rows [T, B, ...] of the item being learned from, where `fresh`."""
+        ...
+
+    def release(self) -> None:
+        """The phase is over: a fresh buffer forgets its rows."""
         ...
 
     def metrics(self) -> Mapping[str, float]: ...
@@ -391,6 +512,11 @@ class Buffer(Sink, Stateful, Protocol):
 
 class Limiter(Protocol):
     """How many updates the steps so far allow."""
+
+    @property
+    def opt_interval(self) -> float:
+        """Env steps that each update waits for; 0 where it waits for none, or for a whole item."""
+        ...
 
     def owes(self, at: Progress, ready: bool) -> bool: ...
 
@@ -403,11 +529,20 @@ class Writer(Protocol):
     def close(self) -> None: ...
 
 
+Made = TypeVar("Made", covariant=True)
+
+
+class Builder(Protocol[Made]):
+    """A config of something that is built once the environment is known."""
+
+    def build(self, spec: EnvSpec, device: torch.device) -> Made: ...
+
+
 @dataclass(frozen=True)
 class Recipe:
-    """What to plug around an algorithm: each a config with a `build`."""
+    """What to plug around an algorithm."""
 
-    processor: Any
-    buffer: Any
-    limiter: Any
+    processor: Builder[Processor]
+    buffer: Builder[Buffer]
+    limiter: Builder[Limiter]
     max_lag: int | None = None  # updates behind which an item from elsewhere is dropped

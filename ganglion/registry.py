@@ -38,6 +38,12 @@ TABLE: dict[str, dict[str, str]] = {
     "buffer": {
         "replay": "ganglion.buffers.replay",
         "prioritised": "ganglion.buffers.prioritised",
+        "rollout": "ganglion.buffers.rollout",
+    },
+    "limiter": {
+        "ratio": "ganglion.buffers.limiter",
+        "ready": "ganglion.buffers.limiter",
+        "always": "ganglion.buffers.limiter",
     },
     "processor": {
         "rows": "ganglion.buffers.processors",
@@ -154,3 +160,13 @@ def presets() -> dict[str, Path]:
     """The zoo: tuned configs shipped with the package, `family/algo` -> file."""
     root = Path(__file__).parent / "zoo"
     return {path.relative_to(root).with_suffix("").as_posix(): path for path in sorted(root.glob("*/*.yaml"))}
+
+
+def version() -> str:
+    """Of the installed distribution; a source tree that was not installed has none."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("ganglion")
+    except PackageNotFoundError:
+        return "source"

@@ -74,7 +74,7 @@ class Clocks:
 
 def watched(side: Side, clocks: Clocks) -> None:
     """Puts clocks around the parts of a run."""
-    explorer, learner = side.trainer.explorer, side.trainer.learner
+    explorer, learner = side.trainer.source, side.trainer.learner
     agent, env = learner.agent, explorer.env
     slots = getattr(env, "slots", None)
     if slots is not None:
@@ -85,11 +85,11 @@ def watched(side: Side, clocks: Clocks) -> None:
         clocks.watch(env, method, "around gymnasium's step")
     clocks.watch(explorer.noise, "next", "random numbers for acting")
     clocks.watch(explorer.noise, "stretch", "random numbers for acting")
-    clocks.watch(agent, "fast_explore", "acting: a graph")
+    clocks.watch(agent, "_explore", "acting: a graph")
     clocks.watch(explorer, "fast_walk", "acting and the environment: a graph")
     clocks.watch(explorer, "step", "the walk, and rows of it")
-    clocks.watch(agent, "fast_learn", "update: a graph")
-    clocks.watch(agent, "fast_prepare", "advantages: a graph")
+    clocks.watch(agent, "_update", "update: a graph")
+    clocks.watch(agent, "_prepare", "advantages: a graph")
     clocks.watch(agent.algo, "plan", "minibatches drawn")
     clocks.watch(learner, "begin", "a phase begun")
     clocks.watch(learner, "step", "around an update")

@@ -16,7 +16,19 @@ from pydantic import Field
 from torch import Tensor
 
 from ganglion import buffers, nn, ops
-from ganglion.config import AlgoConfig, Count, NonNegative, Positive, Rate, Share, linear, register
+from ganglion.config import (
+    AlgoConfig,
+    BufferConfig,
+    Count,
+    LimiterConfig,
+    NonNegative,
+    Positive,
+    ProcessorConfig,
+    Rate,
+    Share,
+    linear,
+    register,
+)
 from ganglion.core import (
     Acted, Action, Algorithm, Discrete, Draws, EnvSpec, Knobs, Memory, Noise, Obs, Past, Prediction, Progress,
     Recipe, Sample, Stateful, Transition, Update,
@@ -40,16 +52,16 @@ class DQNConfig(AlgoConfig):
     ladder: NonNegative = 0.0  # slot i of N explores with epsilon^(1 + ladder i / (N - 1)) (Ape-X: 7)
     hold: Positive = Field(1.0, ge=1)  # steps for which a slot keeps a random choice, on average (Dabney et al. 2021)
     net: nn.MLPConfig = nn.MLPConfig(hidden=(120, 84))
-    replay: buffers.ReplayConfig = buffers.ReplayConfig()
-    limiter: buffers.RatioConfig = buffers.RatioConfig(opt_interval=10, warmup=1_000)
-    processor: buffers.RowsConfig = buffers.RowsConfig()
+    replay: BufferConfig = buffers.ReplayConfig()
+    limiter: LimiterConfig = buffers.RatioConfig(opt_interval=10, warmup=1_000)
+    processor: ProcessorConfig = buffers.RowsConfig()
 
     def build(self, spec: EnvSpec) -> DQN:
         return DQN(self, spec)
 
-    def recipe(self) -> Recipe:
+    def recipe(self, spec: EnvSpec) -> Recipe:
         """What to plug around the algorithm: read here, built by runtime.build."""
-        return Recipe(self.processor, self.replay.folding(self.n_step, self.gamma, self.net.recurrent), self.limiter)
+        return Recipe(self.processor, self.replay.folded(self.n_step, self.gamma, self.net.recurrent), self.limiter)
 
 
 class QModel(nn.Encoded):
@@ -58,12 +70,15 @@ class QModel(nn.Encoded):
     def __init__(self, cfg: DQNConfig, spec: EnvSpec, actions: int) -> None:
         super().__init__(cfg.net, spec.obs)
         nn.check_mask(spec)
-        self.body = cfg.net.body(self.encoder.out)
-        self.head = nn.QHead(self.body, actions, cfg.dueling)
+        body = cfg.net.body(self.encoder.out)
+        self.net = nn.Net(body, nn.QHead(body, actions, cfg.dueling))
+
+    def action(self, obs: Obs, past: Past) -> tuple[Tensor, Memory]:
+        return self.value(obs, past)  # it is chosen by these
 
     def value(self, obs: Obs, past: Past, action: Action | None = None) -> tuple[Tensor, Memory]:
         features, memory = self.encoder(obs, past)
-        return self.head(self.body(features)[0]), memory
+        return self.net(features), memory
 
 
 class DQN(Algorithm[Sample[Transition], Sample[Transition]]):
@@ -72,7 +87,7 @@ class DQN(Algorithm[Sample[Transition], Sample[Transition]]):
     def __init__(self, cfg: DQNConfig, spec: EnvSpec) -> None:
         if not isinstance(spec.action, Discrete):
             raise UserError(
-                f"algo.kind: dqn needs a Discrete action space; {spec.name} has {spec.action}. Try ppo or sac."
+                f"algo.kind: dqn needs a Discrete action space; {spec.name} has {spec.action}. Try ppo (or sac)."
             )
         self.cfg, self.sync_every = cfg, cfg.target_every
         self.model = QModel(cfg, spec, spec.action.n)
@@ -87,7 +102,7 @@ class DQN(Algorithm[Sample[Transition], Sample[Transition]]):
     def draws(self) -> Draws:
         return Draws(explore=ops.Greedy.draws, hold=self.cfg.hold)  # a coin and a random legal action per slot
 
-    def predict(self, obs: Obs, past: Past) -> Prediction:
+    def predict(self, obs: Obs, past: Past, noise: Noise) -> Prediction:
         q, memory = self.model.value(obs, past)
         return Prediction(ops.Greedy(q, ops.mask(obs)), q.amax(-1), memory)
 

@@ -13,9 +13,20 @@ from pydantic import Field
 from torch import Tensor
 
 from ganglion import buffers, nn, ops
-from ganglion.config import AlgoConfig, Amount, Count, NonNegative, Positive, RateSchedule, constant, linear, register
+from ganglion.config import (
+    AlgoConfig,
+    Amount,
+    Count,
+    NonNegative,
+    Positive,
+    ProcessorConfig,
+    RateSchedule,
+    constant,
+    linear,
+    register,
+)
 from ganglion.core import (
-    Acted, Algorithm, Draws, EnvSpec, Knobs, Memory, Noise, Obs, Past, Prediction, Progress, Recipe, Rollout, Stateful,
+    Acted, Algorithm, Draws, EnvSpec, Knobs, Noise, Obs, Past, Prediction, Progress, Recipe, Rollout, Stateful,
     Update,
 )  # fmt: skip
 from ganglion.errors import UserError
@@ -42,37 +53,22 @@ class ImpalaConfig(AlgoConfig):
     max_lag: Count = Field(64, ge=0)  # rollouts behind which one from elsewhere is dropped
     shared: bool = True  # actor and critic read one body; otherwise each has its own
     net: nn.MLPConfig = nn.MLPConfig(hidden=(64, 64), activation="tanh", init="orthogonal")
-    processor: buffers.RowsConfig = buffers.RowsConfig()
+    processor: ProcessorConfig = buffers.RowsConfig()
 
     def build(self, spec: EnvSpec) -> Impala:
         return Impala(self, spec)
 
-    def recipe(self) -> Recipe:
+    def recipe(self, spec: EnvSpec) -> Recipe:
         """What to plug around the algorithm: read here, built by runtime.build."""
         lag = self.max_lag * self.epochs * self.minibatches  # in updates
-        return Recipe(self.processor, buffers.rollout(self.horizon, self.gamma), buffers.WhenReady(), lag)
-
-
-class ActorCritic(nn.Encoded):
-    """obs -> raw action parameters and a value."""
-
-    def __init__(self, cfg: ImpalaConfig, spec: EnvSpec) -> None:
-        super().__init__(cfg.net, spec.obs)
-        nn.check_mask(spec)
-        self.bodies = cfg.net.body(self.encoder.out, count=1 if cfg.shared else 2)
-        self.actor = nn.PolicyHead(self.bodies, spec.action, cfg.net.init, cfg.log_std)
-        self.critic = nn.ValueHead(self.bodies, cfg.net.init)
-
-    def action_and_value(self, obs: Obs, past: Past) -> tuple[Tensor, Tensor, Memory]:
-        features, memory = self.encoder(obs, past)
-        hidden = self.bodies(features).unbind()  # one or two, [T, B, size]
-        return self.actor(hidden[0]), self.critic(hidden[-1]), memory
+        rollouts = buffers.RolloutConfig().rollouts(self.gamma, self.horizon)
+        return Recipe(self.processor, rollouts, buffers.ReadyConfig(), lag)
 
 
 class Impala(Algorithm[Rollout, Rollout]):
     """An actor and a critic that need not have acted themselves."""
 
-    model: ActorCritic
+    model: nn.ActorCritic
 
     def __init__(self, cfg: ImpalaConfig, spec: EnvSpec) -> None:
         if spec.slots < cfg.minibatches:
@@ -81,7 +77,7 @@ class Impala(Algorithm[Rollout, Rollout]):
                 f"{spec.slots}; lower it to {spec.slots} or less."
             )
         self.cfg, self.spec, self.passes = cfg, spec, cfg.epochs
-        self.model = ActorCritic(cfg, spec)
+        self.model = nn.ActorCritic(cfg.net, spec, cfg.shared, cfg.log_std)
         self.optim = nn.Adam(self.model, lr=cfg.lr(0.0), max_norm=cfg.max_norm, eps=1e-5)
 
     # ------------------------------------------------------------ acting
@@ -92,7 +88,7 @@ class Impala(Algorithm[Rollout, Rollout]):
     def draws(self) -> Draws:
         return Draws(explore=ops.dist_draws(self.spec.action), plan=ops.shuffle_draws(self.cfg.epochs))
 
-    def predict(self, obs: Obs, past: Past) -> Prediction:
+    def predict(self, obs: Obs, past: Past, noise: Noise) -> Prediction:
         raw, value, memory = self.model.action_and_value(obs, past)
         return Prediction(ops.dist(raw, self.spec.action, ops.mask(obs)), value, memory)
 
@@ -108,11 +104,11 @@ class Impala(Algorithm[Rollout, Rollout]):
         return ops.shuffled(rows, self.cfg.epochs, self.cfg.minibatches, noise)  # [updates, slots each]
 
     def learn(self, r: Rollout, knobs: Knobs, noise: Noise) -> Update:
-        p = self.predict(r.obs, r.past)
+        p = self.predict(r.obs, r.past, noise)
         logp = p.dist.log_prob(r.action)
         with torch.no_grad():
             obs, past = r.last
-            last = self.predict(obs, Past(p.memory, past.start)).value  # remembered as the model now would
+            last = self.predict(obs, Past(p.memory, past.start), noise).value  # remembered as the model now would
             after = torch.cat([p.value[1:], last])  # the dead row carries the true last observation
             log_ratio = logp - r.extras["logp"]
             clips = (self.cfg.clip_rho, self.cfg.clip_c, self.cfg.clip_actor)

@@ -14,9 +14,20 @@ from pydantic import Field
 from torch import Tensor
 
 from ganglion import buffers, nn, ops
-from ganglion.config import AlgoConfig, Amount, Count, NonNegative, Positive, RateSchedule, constant, linear, register
+from ganglion.config import (
+    AlgoConfig,
+    Amount,
+    Count,
+    NonNegative,
+    Positive,
+    ProcessorConfig,
+    RateSchedule,
+    constant,
+    linear,
+    register,
+)
 from ganglion.core import (
-    Action, Algorithm, Draws, EnvSpec, Knobs, Memory, Noise, Obs, Past, Prediction, Progress, Recipe, Rollout, Row,
+    Action, Algorithm, Draws, EnvSpec, Knobs, Noise, Obs, Past, Prediction, Progress, Recipe, Rollout, Row,
     Stateful, Update,
 )  # fmt: skip
 from ganglion.errors import UserError
@@ -44,31 +55,16 @@ class PPOConfig(AlgoConfig):
     max_lag: Count = Field(16, ge=0)  # rollouts behind which one from elsewhere is dropped
     shared: bool = False  # actor and critic read one body; otherwise each has its own
     net: nn.MLPConfig = nn.MLPConfig(hidden=(64, 64), activation="tanh", init="orthogonal")
-    processor: buffers.RowsConfig = buffers.RowsConfig()
+    processor: ProcessorConfig = buffers.RowsConfig()
 
     def build(self, spec: EnvSpec) -> PPO:
         return PPO(self, spec)
 
-    def recipe(self) -> Recipe:
+    def recipe(self, spec: EnvSpec) -> Recipe:
         """What to plug around the algorithm: read here, built by runtime.build."""
         lag = self.max_lag * self.epochs * self.minibatches  # in updates
-        return Recipe(self.processor, buffers.rollout(self.horizon, self.gamma), buffers.WhenReady(), lag)
-
-
-class ActorCritic(nn.Encoded):
-    """obs -> raw action parameters and a value; bodies of their own run as one batched product."""
-
-    def __init__(self, cfg: PPOConfig, spec: EnvSpec) -> None:
-        super().__init__(cfg.net, spec.obs)
-        nn.check_mask(spec)
-        self.bodies = cfg.net.body(self.encoder.out, count=1 if cfg.shared else 2)
-        self.policy = nn.PolicyHead(self.bodies, spec.action, cfg.net.init, cfg.log_std)
-        self.critic = nn.ValueHead(self.bodies, cfg.net.init)
-
-    def action_and_value(self, obs: Obs, past: Past) -> tuple[Tensor, Tensor, Memory]:
-        features, memory = self.encoder(obs, past)
-        hidden = self.bodies(features).unbind()  # one or two, [T, B, size]
-        return self.policy(hidden[0]), self.critic(hidden[-1]), memory
+        rollouts = buffers.RolloutConfig().rollouts(self.gamma, self.horizon)
+        return Recipe(self.processor, rollouts, buffers.ReadyConfig(), lag)
 
 
 class Minibatch(NamedTuple):
@@ -87,7 +83,7 @@ class Minibatch(NamedTuple):
 class PPO(Algorithm[Rollout, Minibatch]):
     """An actor and a critic that learn from what they just did, several times over, in small steps."""
 
-    model: ActorCritic
+    model: nn.ActorCritic
 
     def __init__(self, cfg: PPOConfig, spec: EnvSpec) -> None:
         self.cfg, self.spec, self.passes = cfg, spec, cfg.epochs
@@ -97,7 +93,7 @@ class PPO(Algorithm[Rollout, Minibatch]):
             raise UserError(
                 f"algo.minibatches: {cfg.minibatches} is more than {what} = {rows}; lower it to {rows} or less."
             )
-        self.model = ActorCritic(cfg, spec)
+        self.model = nn.ActorCritic(cfg.net, spec, cfg.shared, cfg.log_std)
         self.optim = nn.Adam(self.model, lr=cfg.lr(0.0), max_norm=cfg.max_norm, eps=1e-5)
         self.scale = nn.RewardScale(spec.slots, cfg.gamma) if cfg.normalise_reward else None
 
@@ -110,7 +106,7 @@ class PPO(Algorithm[Rollout, Minibatch]):
     def draws(self) -> Draws:
         return Draws(explore=ops.dist_draws(self.spec.action), plan=ops.shuffle_draws(self.cfg.epochs))
 
-    def predict(self, obs: Obs, past: Past) -> Prediction:
+    def predict(self, obs: Obs, past: Past, noise: Noise) -> Prediction:
         raw, value, memory = self.model.action_and_value(obs, past)
         return Prediction(ops.dist(raw, self.spec.action, ops.mask(obs)), value, memory)
 
@@ -121,7 +117,8 @@ class PPO(Algorithm[Rollout, Minibatch]):
     @torch.no_grad()
     def prepare(self, r: Rollout) -> Minibatch:
         value = r.extras["value"]
-        after = torch.cat([value[1:], self.predict(*r.last).value])  # the dead row carries the true last observation
+        last = self.predict(*r.last, self.neutral(value[:1])).value  # the dead row carries the true last observation
+        after = torch.cat([value[1:], last])
         reward = r.reward if self.scale is None else self.scale(r.reward)
         advantage = ops.gae(reward, value, after, r.discount, r.cut, self.cfg.lam)
         whole = Minibatch(r.obs, r.past, r.action, r.extras["logp"], value, advantage, advantage + value, r.valid)
@@ -134,7 +131,7 @@ class PPO(Algorithm[Rollout, Minibatch]):
         return ops.above(update.metrics["kl"], self.cfg.max_kl)
 
     def learn(self, m: Minibatch, knobs: Knobs, noise: Noise) -> Update:
-        p = self.predict(m.obs, m.past)
+        p = self.predict(m.obs, m.past, noise)
         log_ratio = p.dist.log_prob(m.action) - m.logp
         advantage = ops.normalise(m.advantage, m.valid) if self.cfg.normalise_advantage else m.advantage
         policy = ops.masked_mean(ops.clipped_surrogate(log_ratio, advantage, knobs["clip"]), m.valid)

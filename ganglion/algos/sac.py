@@ -13,7 +13,16 @@ from pydantic import Field
 from torch import Tensor
 
 from ganglion import buffers, nn, ops
-from ganglion.config import AlgoConfig, Positive, Rate, Real, register
+from ganglion.config import (
+    AlgoConfig,
+    BufferConfig,
+    LimiterConfig,
+    Positive,
+    ProcessorConfig,
+    Rate,
+    Real,
+    register,
+)
 from ganglion.core import (
     Acted, Action, Algorithm, Box, Draw, Draws, EnvSpec, Knobs, Memory, Model, Noise, Obs, Past, Prediction, Progress,
     Recipe, Sample, Stateful, Transition, Update,
@@ -34,16 +43,16 @@ class SACConfig(AlgoConfig):
     target_entropy: Real | None = None  # None: minus the number of action components
     max_norm: Positive | None = None  # of gradients; None: no limit
     net: nn.MLPConfig = nn.MLPConfig(hidden=(256, 256))
-    replay: buffers.ReplayConfig = buffers.ReplayConfig(capacity=1_000_000, batch=256)
-    limiter: buffers.RatioConfig = buffers.RatioConfig(opt_interval=1, warmup=5_000)  # random actions until then
-    processor: buffers.RowsConfig = buffers.RowsConfig()
+    replay: BufferConfig = buffers.ReplayConfig(capacity=1_000_000, batch=256)
+    limiter: LimiterConfig = buffers.RatioConfig(opt_interval=1, warmup=5_000)  # random actions until then
+    processor: ProcessorConfig = buffers.RowsConfig()
 
     def build(self, spec: EnvSpec) -> SAC:
         return SAC(self, spec)
 
-    def recipe(self) -> Recipe:
+    def recipe(self, spec: EnvSpec) -> Recipe:
         """What to plug around the algorithm: read here, built by runtime.build."""
-        return Recipe(self.processor, self.replay.folding(self.n_step, self.gamma, self.net.recurrent), self.limiter)
+        return Recipe(self.processor, self.replay.folded(self.n_step, self.gamma, self.net.recurrent), self.limiter)
 
 
 class Actor(nn.Encoded):
@@ -51,12 +60,12 @@ class Actor(nn.Encoded):
 
     def __init__(self, net: nn.MLPConfig, spec: EnvSpec, components: int) -> None:
         super().__init__(net, spec.obs)
-        self.body = net.body(self.encoder.out)
-        self.head = nn.Last(self.body, 2 * components)
+        body = net.body(self.encoder.out)
+        self.net = nn.Net(body, nn.LinearHead(body, 2 * components))
 
     def action(self, obs: Obs, past: Past) -> tuple[Tensor, Memory]:
         features, memory = self.encoder(obs, past)
-        mean, spread = self.head.over(self.body, features).chunk(2, -1)
+        mean, spread = self.net(features).chunk(2, -1)
         log_std = -5 + 3.5 * (torch.tanh(spread) + 1)  # between -5 and 2, without a dead gradient at the edges
         return torch.cat([mean, log_std], -1), memory
 
@@ -66,13 +75,12 @@ class Critics(nn.Encoded):
 
     def __init__(self, net: nn.MLPConfig, spec: EnvSpec, components: int) -> None:
         super().__init__(net, spec.obs)
-        self.body = net.body(self.encoder.out + components, count=2)
-        self.head = nn.ValueHeads(self.body)
+        self.nets = nn.Ensemble(net.body(self.encoder.out + components, count=2))
 
     def value(self, obs: Obs, past: Past, action: Action | None = None) -> tuple[Tensor, Memory]:
         features, memory = self.encoder(obs, past)
         assert action is not None
-        return self.head.over(self.body, features, beside=action), memory
+        return self.nets(features, action), memory
 
 
 class SACModel(Model):
@@ -117,13 +125,13 @@ class SAC(Algorithm[Sample[Transition], Sample[Transition]]):
     # ------------------------------------------------------------ acting
 
     def knobs(self, at: Progress) -> Mapping[str, float]:
-        return {"random": float(at.env_steps < self.cfg.limiter.warmup)}
+        return {"random": float(at.env_steps < self.cfg.limiter.begins)}
 
     def draws(self) -> Draws:
         n = self.space.size
         return Draws(explore=Draw(uniform=n, normal=n), learn=Draw(normal=2 * n))
 
-    def predict(self, obs: Obs, past: Past) -> Prediction:
+    def predict(self, obs: Obs, past: Past, noise: Noise) -> Prediction:
         raw, memory = self.model.action(obs, past)
         nothing = ops.empty(raw)  # critics need an action: a state alone has no value here
         return Prediction(ops.dist(raw, self.space, squash=True), nothing, memory)
@@ -141,7 +149,8 @@ class SAC(Algorithm[Sample[Transition], Sample[Transition]]):
         later, now = (Noise(noise.uniform, part) for part in noise.normal.chunk(2, -1))
         warmth = self.model.warmth["log"].exp()
         with torch.no_grad():
-            action, logp = self.predict(t.next_obs, t.next_past).dist.sample_and_log_prob(later)  # the current actor
+            dist = self.predict(t.next_obs, t.next_past, noise).dist  # of the current actor
+            action, logp = dist.sample_and_log_prob(later)
             after = self.target.value(t.next_obs, t.next_past, action)[0].amin(0) - warmth * logp
             goal = t.reward + t.discount * ops.at(after, t.ahead)
         q = self.model.value(t.obs, t.past, t.action)[0]
@@ -149,7 +158,7 @@ class SAC(Algorithm[Sample[Transition], Sample[Transition]]):
         critic = ops.weighted_mean(error.square().sum(0), w)
         norm = self.critic_optim.step(critic)
 
-        action, logp = self.predict(t.obs, t.past).dist.sample_and_log_prob(now)
+        action, logp = self.predict(t.obs, t.past, noise).dist.sample_and_log_prob(now)
         actor = ops.weighted_mean(warmth.detach() * logp - self.model.value(t.obs, t.past, action)[0].amin(0), w)
         self.actor_optim.step(actor)
         entropy = -ops.weighted_mean(logp.detach(), w)

@@ -16,7 +16,19 @@ from pydantic import Field
 from torch import Tensor
 
 from ganglion import buffers, nn, ops
-from ganglion.config import AlgoConfig, Amount, Count, NonNegative, Positive, Rate, constant, register
+from ganglion.config import (
+    AlgoConfig,
+    Amount,
+    BufferConfig,
+    Count,
+    LimiterConfig,
+    NonNegative,
+    Positive,
+    ProcessorConfig,
+    Rate,
+    constant,
+    register,
+)
 from ganglion.core import (
     Acted, Action, Algorithm, Box, Draw, Draws, EnvSpec, Knobs, Memory, Model, Noise, Obs, Past, Prediction, Progress,
     Recipe, Sample, Stateful, Transition, Update,
@@ -40,16 +52,16 @@ class TD3Config(AlgoConfig):
     smoothing_limit: NonNegative = 0.5  # no further than this
     max_norm: Positive | None = None  # of gradients; None: no limit
     net: nn.MLPConfig = nn.MLPConfig(hidden=(256, 256))
-    replay: buffers.ReplayConfig = buffers.ReplayConfig(capacity=1_000_000, batch=256)
-    limiter: buffers.RatioConfig = buffers.RatioConfig(opt_interval=1, warmup=25_000)  # random actions until then
-    processor: buffers.RowsConfig = buffers.RowsConfig()
+    replay: BufferConfig = buffers.ReplayConfig(capacity=1_000_000, batch=256)
+    limiter: LimiterConfig = buffers.RatioConfig(opt_interval=1, warmup=25_000)  # random actions until then
+    processor: ProcessorConfig = buffers.RowsConfig()
 
     def build(self, spec: EnvSpec) -> TD3:
         return TD3(self, spec)
 
-    def recipe(self) -> Recipe:
+    def recipe(self, spec: EnvSpec) -> Recipe:
         """What to plug around the algorithm: read here, built by runtime.build."""
-        return Recipe(self.processor, self.replay.folding(self.n_step, self.gamma, self.net.recurrent), self.limiter)
+        return Recipe(self.processor, self.replay.folded(self.n_step, self.gamma, self.net.recurrent), self.limiter)
 
 
 class Actor(nn.Encoded):
@@ -58,12 +70,12 @@ class Actor(nn.Encoded):
     def __init__(self, net: nn.MLPConfig, spec: EnvSpec, space: Box) -> None:
         super().__init__(net, spec.obs)
         self.space = space
-        self.body = net.body(self.encoder.out)
-        self.head = nn.Last(self.body, space.size)
+        body = net.body(self.encoder.out)
+        self.net = nn.Net(body, nn.LinearHead(body, space.size))
 
     def action(self, obs: Obs, past: Past) -> tuple[Tensor, Memory]:
         features, memory = self.encoder(obs, past)
-        raw = torch.tanh(self.head.over(self.body, features))
+        raw = torch.tanh(self.net(features))
         low, high = ops.bounds(self.space, raw)
         return torch.lerp(low, high, 0.5 * (raw.reshape(*raw.shape[:2], *self.space.shape) + 1)), memory
 
@@ -73,16 +85,15 @@ class Critics(nn.Encoded):
 
     def __init__(self, net: nn.MLPConfig, spec: EnvSpec, space: Box) -> None:
         super().__init__(net, spec.obs)
-        self.body = net.body(self.encoder.out + space.size, count=2)
-        self.head = nn.ValueHeads(self.body)
+        self.nets = nn.Ensemble(net.body(self.encoder.out + space.size, count=2))
 
     def value(self, obs: Obs, past: Past, action: Action | None = None) -> tuple[Tensor, Memory]:
         features, memory = self.encoder(obs, past)
         assert action is not None
-        return self.head.over(self.body, features, beside=action), memory
+        return self.nets(features, action), memory
 
     def first(self, obs: Obs, past: Past, action: Action) -> Tensor:
-        return self.head.first_over(self.body, self.encoder(obs, past)[0], beside=action)
+        return self.nets.first(self.encoder(obs, past)[0], action)
 
 
 class TD3Model(Model):
@@ -132,13 +143,13 @@ class TD3(Algorithm[Sample[Transition], Sample[Transition]]):
     # ------------------------------------------------------------ acting
 
     def knobs(self, at: Progress) -> Mapping[str, float]:
-        return {"random": float(at.env_steps < self.cfg.limiter.warmup), "noise": self.cfg.noise(at.fraction)}
+        return {"random": float(at.env_steps < self.cfg.limiter.begins), "noise": self.cfg.noise(at.fraction)}
 
     def draws(self) -> Draws:
         n = self.space.size
         return Draws(explore=Draw(uniform=n, normal=n), learn=Draw(normal=n), hold=self.cfg.hold)
 
-    def predict(self, obs: Obs, past: Past) -> Prediction:
+    def predict(self, obs: Obs, past: Past, noise: Noise) -> Prediction:
         action, memory = self.model.action(obs, past)
         return Prediction(Sure(action), ops.empty(action), memory)  # a state alone has no value here
 

@@ -12,7 +12,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from ganglion import native
+from ganglion import cpp_extension
 
 log = logging.getLogger(__name__)
 
@@ -29,14 +29,14 @@ ARGUMENTS = {  # of each function: pointers, numbers, doubles
 def code() -> Any:
     """The functions of rows.c, or None where they cannot be had."""
     try:
-        return load(built(native.folder()))
+        return load(built(cpp_extension.folder()))
     except (OSError, RuntimeError, AttributeError, subprocess.SubprocessError) as error:
         log.info("a replay goes without compiled loops, at the same numbers: %s", error)
         return None
 
 
 def built(into: Path) -> Path:
-    return native.built(SOURCE, FLAGS, into)
+    return cpp_extension.built(SOURCE, FLAGS, into)
 
 
 def load(library: Path) -> Any:

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from ganglion import ops
 from ganglion.buffers import compiled
-from ganglion.buffers.storage import Fetched, SampledRing
+from ganglion.buffers.storage import Fetched, SampledRing, dead, part
 from ganglion.core import Box, Composite, EnvSpec, Obs, Row, Space
 
-BACK = "back"  # among a row's extras: how many rows back the oldest frame of its stack lies, [B] uint8
+BACK = "back"  # among a row's extras: how many rows back the oldest frame of its stack lies, [T, B] uint8
 CHECKED = 16  # first rows whose stack is put together again and compared
 
 
@@ -21,18 +21,23 @@ class Whole:
     """Observations as they come."""
 
     history = 0  # earlier rows that an observation needs
+    checked = CHECKED
 
-    def kept(self, row: Row, ring: SampledRing) -> Row:
-        """The row as it is stored."""
-        return row
+    def store(self, rows: Row, ring: SampledRing) -> None:
+        """Stores rows [T, B, ...]."""
+        ring.push(rows)
+
+    def restarted(self, rows: Row) -> Row:
+        """Rows that do not follow those stored before, as they should be stored."""
+        return rows._replace(start=torch.cat([torch.ones_like(rows.start[:1]), rows.start[1:]]))
 
     def read(self, ring: SampledRing, where: Tensor) -> Obs:
         """The observations at flat positions [T, N]."""
         return ring.read(ring.held.obs, where, "obs")
 
     def along(self, ring: SampledRing, index: Tensor, got: Fetched, whole: bool) -> tuple[Obs, Obs]:
-        """The observations of the first rows from flat positions [N] on, and of all but the first; got: what else lies
-        there.
+        """The observations of the first rows from flat positions [1, N] on, and of all but the first; got: what else
+        lies there.
 
         Without `whole` what follows a dead row does not matter.
         """
@@ -45,13 +50,10 @@ class Whole:
         """The observations of the first rows, and those `later` rows after the first, [T, N]."""
         span, half = ring.span(index, got), len(later)
         if ring.pack:
-            after = ring.fetch(span.gather(0, later).view(-1), 1, 1).rows.obs
+            after = ring.fetch(span.gather(0, later).view(1, -1), 1, 1).rows.obs
             return got.first.obs, ops.map_tree(lambda x: x.view(*later.shape, *x.shape[2:]), after)
         both = self.read(ring, torch.cat([span[:half], span.gather(0, later)]))
         return ops.map_tree(lambda x: x[:half], both), ops.map_tree(lambda x: x[half:], both)
-
-    def check(self, row: Row, ring: SampledRing) -> None:
-        """Refuses a row that would not be given back as it came; called once it is stored."""
 
 
 WHOLE = Whole()
@@ -78,18 +80,48 @@ class Frames(Whole):
         self.history = self.count - 1
         self.code = compiled.code() if device.type == "cpu" else None
         self.shown: tuple[list[Tensor], tuple[Obs, Obs]] | None = None  # leaves that were gathered, and views of them
-        self.checked = CHECKED
         self.ages = torch.arange(self.history, -1, -1, device=device)  # of the frames in a stack
 
-    def kept(self, row: Row, ring: SampledRing) -> Row:
+    def store(self, rows: Row, ring: SampledRing) -> None:
         """With the newest frame of every stack, and how far the oldest lies back."""
-        if ring.pushed:
-            before = ring.held.extras[BACK][(ring.pushed - 1) % ring.length].to(row.start.device)
-            back = (before + 1).clamp_(max=self.history).masked_fill_(row.start, 0)
+        if BACK in rows.extras:
+            raise ValueError(f"extras: {BACK!r} is what a replay of frames keeps of its own; give it another name")
+        back = self.back(rows.start, ring)
+        obs = self.change(rows.obs, lambda x, s: x.narrow(2 + s.axis, x.shape[2 + s.axis] - s.size, s.size))
+        ring.push(rows._replace(obs=obs, extras={**rows.extras, BACK: back}))
+        if ring.pushed - len(rows.start) < self.checked:
+            self.check(rows, ring)
+
+    def back(self, start: Tensor, ring: SampledRing) -> Tensor:
+        """How many rows of its episode came before each row [T, B], at most as many as a stack needs."""
+        if not ring.pushed:
+            start, before = torch.cat([torch.ones_like(start[:1]), start[1:]]), torch.zeros_like(start[:1]).byte()
         else:
-            back = torch.zeros_like(row.start, dtype=torch.uint8)
-        obs = self.change(row.obs, lambda x, s: x.narrow(1 + s.axis, x.shape[1 + s.axis] - s.size, s.size))
-        return row._replace(obs=obs, extras={**row.extras, BACK: back})
+            newest = (ring.pushed - 1) % ring.length
+            before = ring.held.extras[BACK][newest : newest + 1].to(start.device)
+        if start.shape[0] == 1:
+            return (before + 1).clamp_(max=self.history).masked_fill_(start, 0)
+        times = torch.arange(len(start), device=start.device)[:, None]
+        began = torch.where(start, times, -1 - before.long()).cummax(0).values  # the row in which its episode began
+        return (times - began).clamp_(max=self.history).byte()
+
+    def restarted(self, rows: Row) -> Row:
+        """After dead rows that hold the earlier frames of the first: its episode is under way."""
+        first, rest = part(rows, 0, 1), list[Row]()
+        for back in range(self.history, 0, -1):
+            row = dead(first, self.earlier(first.obs, back), first.memory)
+            rest.append(row._replace(start=torch.full_like(row.start, back == self.history)))
+        joined: Row = ops.concat([*rest, rows])
+        return joined
+
+    def earlier(self, obs: Obs, back: int) -> Obs:
+        """The stacks of `back` rows before, their first frame repeated before that."""
+
+        def shifted(x: Tensor, stack: Stack) -> Tensor:
+            frames = x.split(stack.size, 2 + stack.axis)
+            return torch.cat([frames[max(0, j - back)] for j in range(stack.frames)], 2 + stack.axis)
+
+        return self.change(obs, shifted)
 
     def change(self, obs: Obs, change: Callable[[Tensor, Stack], Tensor]) -> Obs:
         if isinstance(obs, Tensor):
@@ -117,11 +149,11 @@ class Frames(Whole):
         return self.shown[1]
 
     def window(self, ring: SampledRing, index: Tensor, back: Tensor) -> Tensor:
-        """Where the frames of the stacks at flat positions [N] lie, and the frame after them: [1, N, count + 1]."""
+        """Where the frames of the stacks at flat positions [1, N] lie, and the frame after them: [1, N, count + 1]."""
         if not self.code:
             after = (index + self.slots) % (ring.length * self.slots)
-            return torch.cat([self.places(ring, index[None], back), ring.by_slot(after)[None, :, None]], -1)
-        n, index = len(index), index.contiguous()
+            return torch.cat([self.places(ring, index, back), ring.by_slot(after)[..., None]], -1)
+        n, index = index.numel(), index.contiguous()
         out = torch.empty(1, n, self.count + 1, dtype=torch.int64)
         backs = back.data_ptr(), back.stride(-1)
         self.code.frames(index.data_ptr(), n, self.slots, ring.length, *backs, self.count, out.data_ptr())
@@ -150,13 +182,14 @@ class Frames(Whole):
         named = {k: joined(x, self.stacks[k]) if k in self.stacks else x[rows] for k, x in got.items()}
         return ops.unflatten(ring.held.obs, named)
 
-    def check(self, row: Row, ring: SampledRing) -> None:
-        if ring.pushed > self.checked:
-            return
-        newest = torch.arange(self.slots, device=ring.device) + (ring.pushed - 1) % ring.length * self.slots
-        again = self.read(ring, newest[None])
-        seen = zip(ops.leaves(again), ops.leaves(row.obs), strict=True)
-        if not all(torch.equal(x[0], y.to(x.device)) for x, y in seen):
+    def check(self, rows: Row, ring: SampledRing) -> None:
+        """Refuses rows that would not be given back as they came."""
+        count = len(rows.start)
+        first = (ring.pushed - count) * self.slots
+        places = (torch.arange(count * self.slots, device=ring.device) + first) % (ring.length * self.slots)
+        again = self.read(ring, places.view(count, self.slots))
+        seen = zip(ops.leaves(again), ops.leaves(rows.obs), strict=True)
+        if not all(torch.equal(x, y.to(x.device)) for x, y in seen):
             raise ValueError(
                 "the environment says that its observations are stacks of frames (EnvSpec.frame), and they are not: "
                 "a wrapper that changes what FrameStack shows should set `frame` to None"

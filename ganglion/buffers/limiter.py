@@ -4,20 +4,39 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from pydantic import Field
 
-from ganglion.config import Config, Count, Positive
-from ganglion.core import Limiter, Progress
+from ganglion.config import Count, LimiterConfig, Positive, register
+from ganglion.core import EnvSpec, Limiter, Progress
 
 
-class RatioConfig(Config):
+@register("limiter", "ratio")
+class RatioConfig(LimiterConfig):
     """One update every `opt_interval` env steps once `warmup` steps are there; below 1, several updates per step."""
 
     opt_interval: Positive = Field(1.0, ge=1e-4)
     warmup: Count = Field(1_000, ge=0)
 
-    def build(self) -> Limiter:
+    @property
+    def begins(self) -> int:
+        return self.warmup
+
+    def build(self, spec: EnvSpec, device: torch.device) -> Limiter:
         return Ratio(self.opt_interval, self.warmup)
+
+
+@register("limiter", "ready")
+class ReadyConfig(LimiterConfig):
+    """An update whenever an item is complete: learning from rollouts."""
+
+    def build(self, spec: EnvSpec, device: torch.device) -> Limiter:
+        return Ready()
+
+
+@register("limiter", "always")
+class AlwaysConfig(ReadyConfig):
+    """An update as long as the buffer has an item, without a step: learning from data that is there."""
 
 
 @dataclass(frozen=True)
@@ -32,11 +51,10 @@ class Ratio:
 
 
 @dataclass(frozen=True)
-class WhenReady:
-    """An update whenever an item is complete: on-policy learning."""
+class Ready:
+    """Owes an update whenever there is an item."""
+
+    opt_interval: float = 0.0
 
     def owes(self, at: Progress, ready: bool) -> bool:
         return ready
-
-    def build(self) -> Limiter:
-        return self

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import inf
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from ganglion import ops
-from ganglion.buffers.frames import WHOLE, Whole
 from ganglion.buffers.replay import Replay, ReplayConfig
 from ganglion.buffers.sumtree import SumTree
-from ganglion.buffers.transitions import Fold
-from ganglion.config import Positive, Share, linear, register
-from ganglion.core import Obs, Past, Progress, Row, Sample, State, Transition, join, under
+from ganglion.config import Fold, Positive, Share, linear, register
+from ganglion.core import EnvSpec, Obs, Past, Progress, Row, Sample, State, join, under
 from ganglion.errors import UserError
 from ganglion.ops.across import least, several
 from ganglion.ops.returns import windows
@@ -35,8 +33,8 @@ class PrioritisedConfig(ReplayConfig):
     def rated(self) -> bool:
         return self.initial == "error"
 
-    def build(self, fold: Fold, recurrent: bool, slots: int, device: torch.device, seen: Whole = WHOLE) -> Prioritised:
-        return Prioritised(self, fold, recurrent, slots, device, seen)
+    def build(self, spec: EnvSpec, device: torch.device, fold: Fold) -> Prioritised:
+        return Prioritised(self, spec, device, fold)
 
 
 class Prioritised(Replay):
@@ -44,42 +42,49 @@ class Prioritised(Replay):
 
     cfg: PrioritisedConfig
 
-    def __init__(
-        self, cfg: PrioritisedConfig, fold: Fold, recurrent: bool, slots: int, device: torch.device, seen: Whole
-    ) -> None:
-        super().__init__(cfg, fold, recurrent, slots, device, seen)
-        self.tree = SumTree(self.ring.length * slots, device)
+    def __init__(self, cfg: PrioritisedConfig, spec: EnvSpec, device: torch.device, fold: Fold) -> None:
+        super().__init__(cfg, spec, device, fold)
+        self.tree = SumTree(self.size, device)
         self.code = self.tree.code
         self.largest = torch.ones((), dtype=torch.float64, device=device)  # new rows are as urgent as the most urgent
         self.weight = torch.empty(1, 0, device=device)  # of the last sample
+        self.found = torch.empty(0), torch.empty(1, 0)  # where the last sample lay, and the same as a row
         self.urgent = torch.empty(0, dtype=torch.float64)  # the last priorities, where code is compiled
 
-    def push(self, row: Row, ahead: tuple[Obs, Past], at: Progress) -> None:
-        super().push(row, ahead, at)
-        newest = self.ring.pushed - 1
-        self.blank(newest, 1)
-        if (complete := newest - self.fold.reach) >= 0:
-            live, first = self.ring.held.valid[complete % self.ring.length], complete * self.slots
-            if self.cfg.rated:
-                self.tree.set(self.tree.along(first, self.slots), live * self.mass(self.error(complete)))
-            else:
-                self.tree.fill(first, self.slots, live, self.largest**self.cfg.alpha)
+    def push(self, rows: Row, ahead: tuple[Obs, Past], at: Progress) -> None:
+        super().push(rows, ahead, at)
+        if (count := rows.reward.shape[0]) <= self.most:  # else its parts have been
+            self.rate(count)
+
+    def rate(self, count: int) -> None:
+        """Masses for what so many new rows have made complete."""
+        newest, reach = self.ring.pushed, self.fold.reach
+        first, last = max(newest - count - reach, 0), newest - reach  # rows whose later rows are all there by now
+        self.blank(newest - count, count)
+        if self.cfg.rated:
+            for time in range(first, last):  # each may change what the most urgent is
+                live = self.ring.held.valid[time % self.ring.length]
+                where = self.tree.along(time * self.slots, self.slots)
+                self.tree.set(where, live * self.mass(self.error(time)))
+        elif last > first:
+            live = self.ring.held.valid.flatten()
+            self.tree.fill(first * self.slots, (last - first) * self.slots, live, self.largest**self.cfg.alpha)
 
     def error(self, time: int) -> Tensor:
         """How wrong whoever explored was about the sequences that start at row `time`, [B] (Horgan et al. 2018).
 
         Row t expected extras q; it got n rewards and extras value of the row that bootstraps it.
         """
-        rows, (n, _, length) = self.ring.held, self.fold
+        rows, n, length = self.ring.held, self.fold.n, self.fold.length
         if not {"q", "value"} <= rows.extras.keys():
             raise UserError("algo.replay.initial: error needs an algorithm that says q of its rows (dqn); try largest.")
         along = torch.arange(time, time + length + n, device=self.device) % self.ring.length
         before = along[:-1]
-        cut = rows.terminated[before] | rows.truncated[before]
-        reward, discount, ahead = windows(rows.reward[before], self.ring.derived.discount[before], cut, n)
+        follows = self.ring.derived
+        reward, discount, ahead = windows(rows.reward[before], follows.discount[before], follows.cut[before], n)
         after = ops.at(rows.extras["value"][along], ahead)  # a NaN where nobody knows, which counts as most urgent
         got = reward + torch.where(discount > 0, discount * after, 0.0)
-        live = self.ring.derived.live[along[:length]] * (self.own >= self.cfg.burn_in)
+        live = follows.live[along[:length]] * (self.gathered.own >= self.cfg.burn_in)
         return ops.sequence_priority(got - rows.extras["q"][along[:length]], live)
 
     def mass(self, priority: Tensor) -> Tensor:
@@ -93,7 +98,7 @@ class Prioritised(Replay):
     def ready(self) -> bool:
         return super().ready() and bool(self.tree.total > 0)
 
-    def take(self, uniform: Tensor, at: Progress) -> Sample[Transition]:
+    def take(self, uniform: Tensor, at: Progress) -> Sample[Any]:
         """Draws one sequence from each equal share of the mass; weights correct for being drawn too often."""
         index, mass = self.tree.find(self.here(uniform), spread=True)
         if several():  # each draws by the shares of its own mass, and all scale weights by the largest of any
@@ -101,15 +106,17 @@ class Prioritised(Replay):
             mass /= least(mass.min())
         elif self.code:
             self.code.over_least(mass.data_ptr(), mass.numel())
-        else:
+        elif mass.numel():
             mass /= mass.min()
         if self.weight.numel() != mass.numel():
             self.weight = torch.empty(1, mass.numel(), device=self.device)
         weight = self.weight.copy_(mass.pow_(-self.cfg.beta(at.fraction)))  # at most 1
-        return self.gather(index, weight, at)
+        if self.found[0] is not index:
+            self.found = index, index.view(1, -1)
+        return self.gather(self.found[1], weight, at)
 
     def feedback(self, index: Tensor, priority: Tensor) -> None:
-        """Takes one new priority [N] per sequence drawn."""
+        """Takes one new priority [N] per sequence drawn, [1, N]."""
         mass = self.mass(priority)
         if self.cfg.max_use is not None:
             mass = mass * (self.usage.uses(index) < self.cfg.max_use)

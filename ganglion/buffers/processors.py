@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from ganglion.config import Positive, ProcessorConfig, register
-from ganglion.core import Acted, Past, Processor, Row, Step
+from ganglion.core import Acted, EnvSpec, Past, Processor, Row, State, Step
 
 
 @register("processor", "rows")
@@ -18,27 +19,19 @@ class RowsConfig(ProcessorConfig):
     reward_clip: Positive | None = None  # to [-clip, clip], after scaling
     reward: Literal["raw", "sign"] = "raw"
 
-    def build(self) -> Processor:
+    def build(self, spec: EnvSpec, device: torch.device) -> Processor:
         return Rows(self)
 
 
 class Rows:
     """Row t is what slots saw, did and got; the observation that followed is row t + 1's."""
 
-    together = True  # takes several steps at once as well, [T, B, ...]
-
     def __init__(self, cfg: RowsConfig) -> None:
         self.cfg = cfg
-        self.raw = cfg.reward == "raw" and cfg.reward_scale == 1.0 and cfg.reward_clip is None
-        self.starts = Tensor(), Tensor()  # the last [1, B] seen and its row: mostly the same, none of them
 
     def __call__(self, before: Step, past: Past, acted: Acted, after: Step) -> Row:
-        reward = after.reward if self.raw else self.worth(after.reward)
-        memory = tuple(m[0] for m in past.memory) if past.memory else ()
-        if past.start is not self.starts[0]:
-            self.starts = past.start, past.start[0]
-        flags = (after.terminated, after.truncated, before.valid, self.starts[1])
-        return Row(before.obs, acted.action, reward, *flags, acted.extras, memory)
+        flags = (after.terminated, after.truncated, before.valid, past.start)
+        return Row(before.obs, acted.action, self.worth(after.reward), *flags, acted.extras, past.memory)
 
     def worth(self, reward: Tensor) -> Tensor:
         """What a reward counts."""
@@ -49,3 +42,9 @@ class Rows:
         if self.cfg.reward_clip is not None:
             reward = reward.clamp(-self.cfg.reward_clip, self.cfg.reward_clip)
         return reward
+
+    def state(self) -> State:
+        return State()
+
+    def restore(self, state: State) -> None:
+        """It remembers nothing."""

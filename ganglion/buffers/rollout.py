@@ -2,65 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
 from ganglion import ops
 from ganglion.buffers.storage import RowRing, row_of, tree_of
+from ganglion.config import BufferConfig, Fold, register
 from ganglion.core import EnvSpec, Obs, Past, Progress, Rollout, Row, State, read_count, under
 from ganglion.errors import UserError
 
 
-def rollout(horizon: int, gamma: float) -> Callable[[EnvSpec, torch.device], RolloutBuffer]:
-    """What builds the storage once the environment is known."""
-    return lambda spec, device: RolloutBuffer(horizon, gamma, device)
+@register("buffer", "rollout")
+class RolloutConfig(BufferConfig):
+    """The last rows of every slot, learned from once."""
+
+    def fitted(self, fold: Fold) -> Fold:
+        if not fold.rollouts:
+            raise UserError(
+                "algo.replay.kind: rollout keeps whole rollouts, and this algorithm learns from transitions."
+            )
+        return fold
+
+    def build(self, spec: EnvSpec, device: torch.device, fold: Fold) -> RolloutBuffer:
+        return RolloutBuffer(fold.length, fold.gamma, device)
 
 
 class RolloutBuffer:
     """Rows [horizon, B] and the observation that follows them."""
 
     fresh = True  # an item is learned from once
-    wants = 0
+    wants = history = 0
 
     def __init__(self, horizon: int, gamma: float, device: torch.device) -> None:
         self.horizon, self.gamma, self.device = horizon, gamma, device
         self.ring = RowRing(horizon, device, block=horizon)
         self.last: tuple[Obs, Past] | None = None
 
-    def push(self, row: Row, ahead: tuple[Obs, Past], at: Progress) -> None:
-        self.ring.push(row)
-        self.follow(ahead)
-
-    def push_rows(self, rows: Row, ahead: tuple[Obs, Past]) -> None:
-        """Several rows at once, [T, B, ...]."""
-        self.ring.push_rows(rows)
-        self.follow(ahead)
-
-    def push_each(self, rows: Sequence[Row], ahead: tuple[Obs, Past]) -> None:
-        """The same, row by row, [B, ...] each."""
-        self.ring.push_each(rows)
-        self.follow(ahead)
-
-    def follow(self, ahead: tuple[Obs, Past]) -> None:
-        """Keeps what follows the last row."""
+    def push(self, rows: Row, ahead: tuple[Obs, Past], at: Progress) -> None:
+        if (count := rows.reward.shape[0]) > self.room():
+            raise ValueError(f"{count} rows for a rollout that has room for {self.room()}: it is learned from first")
+        self.ring.push(rows)
         if self.ready():
             obs, past = ahead
             self.last = ops.map_tree(lambda x: x.to(self.device)[None], obs), past
+
+    def room(self) -> int:
+        return self.horizon - self.ring.pushed
+
+    def restarted(self, rows: Row) -> Row:
+        """A rollout holds rows of one stream: it begins where they do."""
+        return rows
+
+    def skip_check(self) -> None:
+        """Nothing is compared here."""
 
     def ready(self) -> bool:
         return self.ring.pushed == self.horizon
 
     def take(self, uniform: Tensor, at: Progress) -> Rollout:
-        rows, last = self.rows, self.last
-        assert last is not None
-        discount = self.gamma * (~rows.terminated).float()
-        past = Past(tuple(m[:1] for m in rows.memory), rows.start)
-        cut = rows.terminated | rows.truncated
-        return Rollout(rows.obs, rows.action, rows.reward, discount, cut, rows.valid, rows.extras, past, last)
+        assert self.last is not None
+        return rollout_of(self.rows(), self.last, self.gamma)
 
-    @property
     def rows(self) -> Row:
         assert self.ring.rows is not None
         return self.ring.rows
@@ -101,3 +105,11 @@ class RolloutBuffer:
         if last:
             tree = tree_of(last)
             self.last = tree["obs"], Past(tree["memory"], tree["start"])
+
+
+def rollout_of(rows: Row, last: tuple[Obs, Past], gamma: float | Tensor) -> Rollout:
+    """Consecutive rows [T, B, ...] and what follows them, [1, B, ...], as a rollout."""
+    discount = gamma * (~rows.terminated).float()
+    past = Past(tuple(m[:1] for m in rows.memory), rows.start)
+    cut = rows.terminated | rows.truncated
+    return Rollout(rows.obs, rows.action, rows.reward, discount, cut, rows.valid, rows.extras, past, last)

@@ -24,19 +24,21 @@ static inline void ask(const uint8_t *at, int64_t width) {
     for (int64_t k = 0; k < width && k < 512; k += 64) __builtin_prefetch(at + k);
 }
 
-/* A record of every slot, put together from leaves [slots, ...] that each have a place in it: first byte, bytes; and
- * from flags among them what follows: the discount, 0 where terminated, and 1 where alive. */
-void store(uint8_t *record, int64_t width, int64_t slots, const uint8_t *const *from, const int64_t *places,
+/* So many records, put together from leaves [count, ...] that each have a place in them: first byte, bytes; and from
+ * flags among them (terminated, truncated, valid) what follows: the discount, 0 where terminated, 1 where alive, and
+ * whether the episode ended. */
+void store(uint8_t *record, int64_t width, int64_t count, const uint8_t *const *from, const int64_t *places,
            int64_t leaves, const int64_t *flags, double gamma) {
     const float discount = (float)gamma;
-    for (int64_t s = 0; s < slots; s++, record += width) {
+    for (int64_t s = 0; s < count; s++, record += width) {
         for (int64_t i = 0; i < leaves; i++) {
             int64_t size = places[2 * i + 1];
             memcpy(record + places[2 * i], from[i] + s * size, size);
         }
-        float follows[] = {record[flags[0]] ? 0.0f : discount, record[flags[1]] ? 1.0f : 0.0f};
-        memcpy(record + flags[2], follows, sizeof(float));
-        memcpy(record + flags[3], follows + 1, sizeof(float));
+        float follows[] = {record[flags[0]] ? 0.0f : discount, record[flags[2]] ? 1.0f : 0.0f};
+        memcpy(record + flags[3], follows, sizeof(float));
+        memcpy(record + flags[4], follows + 1, sizeof(float));
+        record[flags[5]] = record[flags[0]] | record[flags[1]];
     }
 }
 
@@ -122,16 +124,14 @@ void set(double **levels, int64_t height, const int64_t *index, const double *ma
     sum_up(levels, height, index, n);
 }
 
-/* Sets `count` positions from `first` on, going round: to `mass` where their flag (one byte every `step`) is set, else
- * to nothing. */
+/* Sets `count` positions from `first` on, going round: to `mass` where their flag (that of position 0, the next `step`
+ * bytes on) is set, else to nothing. */
 void fill(double **levels, int64_t height, int64_t size, int64_t first, int64_t count, const uint8_t *flags,
           int64_t step, double mass) {
-    for (int64_t i = 0; i < count; i++) {
-        int64_t at = (first + i) % size;
-        levels[0][at] = flags && flags[i * step] ? mass : 0.0;
-    }
-    for (int64_t i = 0; i < count; i++) {
-        int64_t at = (first + i) % size;
+    for (int64_t i = 0, at = first; i < count; i++, at = at + 1 < size ? at + 1 : 0)
+        levels[0][at] = flags && flags[at * step] ? mass : 0.0;
+    for (int64_t i = 0, at = first; i < count; i++, at = at + 1 < size ? at + 1 : 0) {
+        if (i && at % FAN) continue; /* all of a line have the same sums above them */
         sum_up(levels, height, &at, 1);
     }
 }
@@ -174,7 +174,7 @@ void find(double **levels, int64_t height, int64_t top, double *restrict below, 
 
 /* Each number over the least of them. */
 void over_least(double *x, int64_t n) {
-    double least = x[0];
+    double least = n ? x[0] : 1.0;
     for (int64_t i = 1; i < n; i++) least = x[i] < least ? x[i] : least;
     for (int64_t i = 0; i < n; i++) x[i] = x[i] / least;
 }

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ganglion.buffers import compiled
-from ganglion.buffers.records import zeros
+from ganglion.buffers.storage import zeros
 
 TOP = {"cpu": 512, "cuda": 1 << 22}  # sums at most that are searched as one
 FAN = 8  # masses under one sum: a line of memory
@@ -63,17 +63,18 @@ class SumTree:
         if self.code:
             self.write(index, mass, largest=True)
         else:
-            self.mass.scatter_reduce_(0, index, mass, "amax", include_self=False)
+            index = index.view(-1)
+            self.mass.scatter_reduce_(0, index, mass.view(-1), "amax", include_self=False)
             self.sum_up(index)
 
     def fill(self, first: int, count: int, live: Tensor | None = None, mass: float | Tensor = 0.0) -> None:
-        """Sets `count` positions from `first` on, going round: to `mass` where `live` [count], else to 0."""
+        """Sets `count` positions from `first` on, going round: to `mass` where `live` [size], else to 0."""
         if self.code:
             flags = (None, 0) if live is None else (live.data_ptr(), live.stride(0))
             self.code.fill(self.pointers, self.height, self.size, first % self.size, count, *flags, float(mass))
             return
-        none = torch.zeros(count, dtype=torch.float64, device=self.mass.device)
-        self.set(self.along(first, count), none if live is None else none.masked_fill(live, mass))
+        index, none = self.along(first, count), torch.zeros(count, dtype=torch.float64, device=self.mass.device)
+        self.set(index, none if live is None else none.masked_fill(live[index], mass))
 
     def along(self, first: int, count: int) -> Tensor:
         """So many positions from `first` on, going round."""

@@ -1,7 +1,7 @@
 """Lists what can be named in a config.
 
 ganglion list              everything
-ganglion list algos        one family: algos, envs, nets, buffers, processors, writers, schedules, zoo
+ganglion list algos        one family: algos, envs, nets, buffers, limiters, processors, writers, schedules, zoo
 ganglion list -v           also the module of each name and who brought it
 """
 

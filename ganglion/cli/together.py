@@ -42,9 +42,9 @@ def train(configs: Sequence[RunConfig], imports: Sequence[str]) -> int:
         say(f"Interrupted{how}")
         return 128 + asked.signal
     say(*table(summary(seeds, perf_counter() - began)))
-    lost = [member for member in seeds.members if member.lost]
-    for member in lost:
-        complain(f"{member.run.folder}: {member.lost}")
+    lost = [(run.folder, member.lost) for run, member in zip(seeds.runs, seeds.members, strict=True) if member.lost]
+    for folder, why in lost:
+        complain(f"{folder}: {why}")
     return DivergedError.code if lost else 0
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 from pydantic import (
     BaseModel,
@@ -21,7 +22,9 @@ from ganglion import registry
 from ganglion.errors import UserError, nearest
 
 if TYPE_CHECKING:
-    from ganglion.core import Algorithm, EnvSpec, Recipe
+    import torch
+
+    from ganglion.core import Algorithm, Buffer, EnvSpec, Limiter, Processor, Recipe
 
 
 class Config(BaseModel):
@@ -129,7 +132,7 @@ class AlgoConfig(Part, family="algo"):
     def build(self, spec: EnvSpec) -> Algorithm[Any, Any]:
         raise NotImplementedError(f"{type(self).__name__} has no build")
 
-    def recipe(self) -> Recipe:
+    def recipe(self, spec: EnvSpec) -> Recipe:
         """Processor, buffer and limiter around the algorithm, as configs."""
         raise NotImplementedError(f"{type(self).__name__} has no recipe")
 
@@ -148,12 +151,73 @@ class NetConfig(Part, family="net"):
     """A network body: observations to features."""
 
 
+class Fold(NamedTuple):
+    """What an algorithm learns from: transitions, whose n rewards are summed under gamma, or rollouts."""
+
+    gamma: float
+    n: int = 1
+    length: int = 0  # rows in time; 0: as the buffer's settings say
+    recurrent: bool = False
+    rollouts: bool = False
+
+    @property
+    def reach(self) -> int:
+        """How many later rows a sampled row needs."""
+        return self.length - 1 + self.n
+
+
+@dataclass(frozen=True)
+class Folded:
+    """A buffer's settings and what the algorithm asks of it: what a recipe plugs in."""
+
+    cfg: BufferConfig
+    fold: Fold
+
+    def build(self, spec: EnvSpec, device: torch.device) -> Buffer:
+        return self.cfg.build(spec, device, self.fold)
+
+
 class BufferConfig(Part, family="buffer"):
     """Where rows are kept until they are learned from."""
+
+    @property
+    def rated(self) -> bool:
+        """Whether rows should bring `q` and `value` in their extras: what whoever explored expected."""
+        return False
+
+    def folded(self, n: int, gamma: float, recurrent: bool) -> Folded:
+        """A buffer of transitions over n steps."""
+        return Folded(self, self.fitted(Fold(gamma, n, recurrent=recurrent)))
+
+    def rollouts(self, gamma: float, length: int) -> Folded:
+        """A buffer of rollouts of so many rows."""
+        return Folded(self, self.fitted(Fold(gamma, length=length, rollouts=True)))
+
+    def fitted(self, fold: Fold) -> Fold:
+        """The same with what these settings decide of it; what they cannot give is refused."""
+        return fold
+
+    def build(self, spec: EnvSpec, device: torch.device, fold: Fold) -> Buffer:
+        raise NotImplementedError(f"{type(self).__name__} has no build")
+
+
+class LimiterConfig(Part, family="limiter"):
+    """How many updates the steps so far allow."""
+
+    @property
+    def begins(self) -> int:
+        """Env steps before which no update is made."""
+        return 0
+
+    def build(self, spec: EnvSpec, device: torch.device) -> Limiter:
+        raise NotImplementedError(f"{type(self).__name__} has no build")
 
 
 class ProcessorConfig(Part, family="processor"):
     """How steps become rows."""
+
+    def build(self, spec: EnvSpec, device: torch.device) -> Processor:
+        raise NotImplementedError(f"{type(self).__name__} has no build")
 
 
 class WriterConfig(Part, family="writer"):

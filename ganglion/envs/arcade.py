@@ -24,9 +24,7 @@ class AtariConfig(GymConfig):
     """
 
     noop: int = Field(30, ge=0, le=10_000)  # steps of doing nothing at the start, 1 to this; 0: none
-    skip: int = Field(
-        4, ge=1, le=1_000
-    )  # frames an action lasts; what is seen is the brighter of the last two, by pixel
+    skip: int = Field(4, ge=1, le=1_000)  # frames an action lasts; the brighter of the last two is seen
     size: int = Field(84, ge=16, le=160)  # of the grey image, in pixels
     life: bool = True  # losing a life is an ending, scores are still of whole games
     fire: bool = True  # pressed at the start of each life, where the game waits for it

@@ -75,7 +75,6 @@ class GymConfig(ShapedConfig):
     resume: Literal["replay", "restart"] = "replay"  # restart: for what does not repeat under a seed
     per_slot: tuple[Mapping[str, Any], ...] = ()  # options that take turns over the slots
     workers: int | Literal["auto"] = "auto"  # processes that walk the slots; 0: this one; auto: what a step's cost says
-    halves: bool = False  # while workers step one half of the slots, the other half is acted for
     timeout: float = Field(default=60.0, ge=0.001, le=86_400)  # seconds for a step of a worker
     max_memory: Positive = Field(default=4096.0, ge=1)  # megabytes a worker may hold
     max_failures: Count = Field(default=100, ge=0)  # in the run, before it stops
@@ -159,8 +158,8 @@ class GymConfig(ShapedConfig):
         if self.vector or sys.platform != "linux":  # where there are no workers
             return self.model_copy(update={"workers": 0}), ""
         from ganglion.envs.choice import choose, measure, usable_cores
-        from ganglion.envs.faults import told
         from ganglion.envs.making import find_spec
+        from ganglion.faults import told
 
         spec = find_spec(self.registered())
         if not self.carried(spec):

@@ -10,14 +10,14 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
-from ganglion.core import Action, Composite, EnvSpec, Episode, Json, Promise, State, Step, read_count
+from ganglion.core import Action, Composite, Env, EnvSpec, Episode, Json, Promise, State, Step, read_count
 from ganglion.envs.actionlog import ActionLog, Place
 from ganglion.envs.arrays import MASK, Array, leaves
-from ganglion.envs.faults import Faults, told, unusable
 from ganglion.envs.sheets import Sheets
 from ganglion.envs.slots import Finished, Make, Slots, check_alike, episode_of, mask_size
 from ganglion.envs.spaces import Actions, from_gym, grow, mask_space, send
 from ganglion.errors import EnvError, UserError
+from ganglion.faults import Faults, told, unusable
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ class Walk(Seen, Protocol):
     def close(self) -> None: ...
 
 
-class GymEnv:
+class GymEnv(Env):
     """Slots over single gymnasium environments; every episode is seeded from (seed, slot, episode).
 
     `make(slot)` builds one environment. `masks`: whether info["action_mask"] comes with every reset and step; "auto"
@@ -115,7 +115,7 @@ class GymEnv:
     ) -> None:
         self.walk = walk
         self.promise: Promise = promise
-        self.faults = Faults(name, max_failures)
+        self.faults: Faults = Faults(name, max_failures)
         self.log_every = 0  # of each slot's episodes, one in so many is logged; 0: none
         self._kept: dict[int, int] = {}  # slot -> the episode logged last
         self._device = torch.device(device)

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import gymnasium
 
-from ganglion.envs.faults import broken
 from ganglion.envs.repairs import quieten, repaired
 from ganglion.envs.wrapping import wrapped
 from ganglion.errors import UserError, nearest
+from ganglion.faults import broken
 
 if TYPE_CHECKING:
     from gymnasium.envs.registration import EnvSpec as GymSpec

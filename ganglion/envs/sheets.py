@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from ganglion.core import Step
 from ganglion.envs.arrays import Array
@@ -38,26 +37,21 @@ class Sheets:
         self.shape, self.dtype = shape, dtype
         self.used, self.count = 0, STEPS if prod(shape) * np.dtype(dtype).itemsize <= SMALL else 1
         self.sheet = Sheet(0, shape, dtype)
-        self.steps: Sequence[Any] = ()
+        self.steps: Sequence[Step] = ()
 
     def turn(self) -> None:
         """A new sheet; the old one is left to whoever still looks at it."""
         self.sheet, self.used = Sheet(self.count, self.shape, self.dtype), 0
         self.steps = [Step(*row) for row in zip(*(part.unbind() for part in self.sheet.steps()), strict=True)]
 
-    def stretch(self, count: int) -> Sequence[Tensor]:
-        """A sheet for so many steps that are asked for together: of each there is nothing but its observations."""
-        self.sheet, self.used, self.steps = Sheet(count, self.shape, self.dtype), 0, [None] * count
-        return torch.from_numpy(self.sheet.obs).unbind()
-
-    def next(self) -> tuple[Sheet, int, Any]:
-        """The sheet to be written on, the place there, and the step that this is; None in a stretch."""
+    def next(self) -> tuple[Sheet, int, Step]:
+        """The sheet to be written on, the place there, and the step that this is."""
         if self.used == len(self.steps):
             self.turn()
         now, self.used = self.used, self.used + 1
         return self.sheet, now, self.steps[now]
 
-    def step(self, obs: Array, reward: Array, terminated: Array, truncated: Array, valid: Array) -> Any:
+    def step(self, obs: Array, reward: Array, terminated: Array, truncated: Array, valid: Array) -> Step:
         """A step that holds these."""
         sheet, now, step = self.next()
         sheet.obs[now], sheet.reward[now] = obs, reward

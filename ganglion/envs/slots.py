@@ -15,11 +15,11 @@ import numpy as np
 
 from ganglion.envs.actionlog import ActionLog, Place
 from ganglion.envs.arrays import MASK, Acts, Array, MisfitError, batch, leaves
-from ganglion.envs.faults import TRACE, broken, close_all, misfit, name_of, told
 from ganglion.envs.legal import entries
 from ganglion.envs.repairs import trusting
 from ganglion.envs.seeds import episode_seed
 from ganglion.errors import UserError
+from ganglion.faults import TRACE, broken, close_all, misfit, name_of, told
 
 Finished = tuple[int, float, int, dict[str, float]]  # slot, total, length, info: what becomes a core.Episode
 Make = Callable[[int], gymnasium.Env[Any, Any]]  # a slot of the run -> its environment

@@ -10,7 +10,7 @@ same as `GymEnv`. Where they cannot, an episode is seen from its second observat
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -18,22 +18,22 @@ import torch
 from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
-from ganglion.core import Action, Composite, EnvSpec, Episode, Json, Promise, State, Step, read_count
+from ganglion.core import Action, Composite, Env, EnvSpec, Episode, Json, Promise, State, Step, read_count
 from ganglion.envs.arrays import MASK, Array, flatten, inward, leaves
-from ganglion.envs.faults import close_all
 from ganglion.envs.repairs import trusting
 from ganglion.envs.seeds import episode_seed
 from ganglion.envs.sheets import Sheets
 from ganglion.envs.spaces import Actions, from_gym, grow, mask_space, send
 from ganglion.envs.tally import Tally
 from ganglion.errors import UserError
+from ganglion.faults import close_all
 
 log = logging.getLogger(__name__)
 
 SAVED = {"CartPoleVectorEnv": ("state", "steps", "prev_done")}  # environments whose whole state we know
 
 
-class VectorGymEnv:
+class VectorGymEnv(Env):
     """Slots over a gymnasium VectorEnv. Promise: state where its internals are known, else restart."""
 
     def __init__(
@@ -64,9 +64,9 @@ class VectorGymEnv:
         plain = isinstance(env.single_observation_space, spaces.Box) and not self.masks.size
         self._quick = plain and self._device.type == "cpu" and self.mode is not AutoresetMode.SAME_STEP
         own = self.mode is AutoresetMode.NEXT_STEP and not self.masked and not self.native
-        self.stretches = own and self._quick  # resets, too, are as the contract wants them
+        self._smooth = own and self._quick  # resets, too, are as the contract wants them
         self._sheets = Sheets((env.num_envs, *self._leaves[0].shape), self._leaves[0].dtype)
-        if self.stretches and self._actions.plain:
+        if self._smooth and self._actions.plain:
             trusting(env)
         self._begin(0)
 
@@ -97,21 +97,6 @@ class VectorGymEnv:
         step: Step = self._recv()
         return step
 
-    def stretch(self, count: int) -> Sequence[torch.Tensor]:
-        """Begins so many steps that are asked for together. In what is given, their observations appear one by one."""
-        return self._sheets.stretch(count)
-
-    def pace(self, action: Action) -> None:
-        """Takes one of these steps."""
-        self._send(action)
-        step = self._recv()
-        if step is not None:  # it came another way, for episodes were lost in a restart
-            self._sheets.step(*(part.numpy() for part in step))
-
-    def stretched(self) -> Step:
-        """What they came to, [count, B, ...]."""
-        return self._sheets.sheet.steps()
-
     def send(self, action: Action) -> None:
         """Begins a step: a native environment's threads take it while the caller does something else."""
         self._send(action)
@@ -131,7 +116,7 @@ class VectorGymEnv:
             self.env.send(self._sent)
 
     def _recv(self) -> Any:
-        if self.stretches and not (self.stirred and self.cut.any()):
+        if self._smooth and not (self.stirred and self.cut.any()):
             return self._recv_smooth()
         if self._quick and not self.stirred:
             return self._recv_quick()

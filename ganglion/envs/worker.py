@@ -26,11 +26,11 @@ import numpy as np
 
 from ganglion.envs.actionlog import Place
 from ganglion.envs.arrays import Array, action_leaves
-from ganglion.envs.faults import close_all, place, told
 from ganglion.envs.making import by_name
 from ganglion.envs.shared import INFO, Block, Form, check_outline, encode, lay, outline
 from ganglion.envs.slots import Finished, Make, Slots, check_alike, mask_size
 from ganglion.errors import EnvError, UserError
+from ganglion.faults import close_all, place, told
 
 WAKE, MESSAGE = b".", b"m"
 NAP = 50  # milliseconds of sleep after which a byte that went astray is no longer missed

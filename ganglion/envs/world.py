@@ -7,12 +7,12 @@ changes in place: a captured graph may replay `step`.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
 
-from ganglion.core import Action, EnvSpec, Episode, Json, Obs, Promise, Space, State, Step
+from ganglion.core import Action, Env, EnvSpec, Episode, Json, Obs, Promise, Space, State, Step
 from ganglion.envs import seeds
 from ganglion.errors import UserError
 
@@ -52,6 +52,7 @@ class Hash(NamedTuple):
 class World(NamedTuple):
     """All that changes in a world of B slots."""
 
+    root: Tensor  # of each slot's random numbers: seed and slot, mixed
     world: Tensor  # [B, size] float64
     ended: Tensor  # the next step restarts
     episode: Tensor
@@ -59,7 +60,7 @@ class World(NamedTuple):
     total: Tensor
 
 
-class TorchEnv:
+class TorchEnv(Env):
     """B slots of one world. A subclass gives its spaces, `first`, `advance` and `observe`.
 
     Ask for `episodes` at least every RECENT steps: beyond that a step moves them itself, at the price of a sync (in a
@@ -96,7 +97,7 @@ class TorchEnv:
         def zeros(*shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
             return torch.zeros(shape, dtype=dtype, device=self.device)
 
-        self.root = zeros(slots)  # of each slot's random numbers: seed and slot, mixed
+        self.root = zeros(slots)
         self.world = zeros(slots, self.size, dtype=torch.float64)
         self.ended = zeros(slots, dtype=torch.bool)
         self.episode = zeros(slots)
@@ -115,7 +116,7 @@ class TorchEnv:
         for tensor in (self.ended, self.episode, self.length, self.total, self.count):
             tensor.zero_()
         self._drained, self._waiting, self._calls = torch.zeros_like(self._drained), [], 0
-        self.world.copy_(self.first(self.hash.uniforms(self._key(self.episode), self.starts)))
+        self.world.copy_(self.first(self.hash.uniforms(self._key(self.root, self.episode), self.starts)))
         no = torch.zeros_like(self.ended)
         return Step(self.observe(self.world), torch.zeros_like(self.total, dtype=torch.float32), no, no.clone(), ~no)
 
@@ -126,6 +127,12 @@ class TorchEnv:
         self._remember(after.ended, after.total, after.length)
         self.keep(after)
         return step
+
+    # ------------------------------------------------------------ as pure functions
+
+    @property
+    def pure(self) -> Self:
+        return self
 
     def now(self) -> World:
         """The world as it is: its own tensors."""
@@ -147,19 +154,22 @@ class TorchEnv:
         ended, episode = terminated | truncated, now.episode
         if starting:
             episode = episode + restart
-            first = self.first(self.hash.uniforms(self._key(episode), self.starts))
+            first = self.first(self.hash.uniforms(self._key(now.root, episode), self.starts))
             world = torch.where(restart.unsqueeze(-1), first, world)
         total = now.total.masked_fill(restart, 0.0) + reward
         step = Step(self.observe(world), reward.to(torch.float32), terminated, truncated, ~ended)
-        return World(world, ended, episode, length, total), step
+        return World(now.root, world, ended, episode, length, total), step
+
+    def score(self, world: World) -> tuple[Tensor, Tensor, Tensor]:
+        return world.ended, world.total, world.length
 
     def _dice(self, now: World) -> Tensor:
         if not self.draws:
             return now.world[:, :0]
-        return self.hash.uniforms(self._key(now.episode) + (now.length + 1) * self.hash.second, self.draws)
+        return self.hash.uniforms(self._key(now.root, now.episode) + (now.length + 1) * self.hash.second, self.draws)
 
-    def _key(self, episode: Tensor) -> Tensor:
-        return self.hash.mix(self.root ^ episode)
+    def _key(self, root: Tensor, episode: Tensor) -> Tensor:
+        return self.hash.mix(root ^ episode)
 
     # ------------------------------------------------------------ finished episodes
 
@@ -200,27 +210,23 @@ class TorchEnv:
         waiting, self._waiting = self._waiting, []
         return waiting
 
-    def render(self) -> Any:
-        return None
-
     def close(self) -> None:
         pass
 
     # ------------------------------------------------------------ resuming
 
-    def _tensors(self) -> dict[str, Tensor]:
-        return {"root": self.root, **self.now()._asdict()}
-
     def state(self) -> State:
         self._collect()
         waiting: Json = [list(episode) for episode in self._waiting]
-        return State({name: tensor.cpu().clone() for name, tensor in self._tensors().items()}, {"finished": waiting})
+        return State(
+            {name: tensor.cpu().clone() for name, tensor in self.now()._asdict().items()}, {"finished": waiting}
+        )
 
     def restore(self, state: State) -> None:
         if state.tensors["world"].shape != self.world.shape:
             shapes = tuple(state.tensors["world"].shape), tuple(self.world.shape)
             raise UserError(f"env.slots: the state is of {shapes[0]} (slots, numbers), this environment of {shapes[1]}")
-        for name, tensor in self._tensors().items():
+        for name, tensor in self.now()._asdict().items():
             tensor.copy_(state.tensors[name])
         self.count.zero_()
         self._drained, self._calls = torch.zeros_like(self._drained), 0

@@ -8,23 +8,44 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ganglion.core import Action, Box, Composite, Env, EnvSpec, Episode, Obs, Promise, Space, State, Step, join, under
+from ganglion.core import (
+    Action,
+    Box,
+    Composite,
+    Env,
+    EnvSpec,
+    Episode,
+    Faults,
+    Obs,
+    Promise,
+    Pure,
+    Space,
+    State,
+    Step,
+    join,
+    under,
+)  # fmt: skip
 from ganglion.envs.arrays import MASK
 from ganglion.errors import UserError
 
 
-class Wrapper:
+class Wrapper(Env):
     """An environment that passes everything on."""
 
     def __init__(self, env: Env) -> None:
         self.env = env
         self.spec: EnvSpec = env.spec
         self.promise: Promise = env.promise
+
+    @cached_property
+    def faults(self) -> Faults:
+        return self.env.faults
 
     def reset(self, seed: int) -> Step:
         return self.env.reset(seed)
@@ -48,6 +69,56 @@ class Wrapper:
         self.env.restore(state)
 
 
+class PureWrapper(Wrapper):
+    """Changes what is shown by pure functions of tensors, so that a pure world stays one. `own` is what it remembers:
+    a tree of tensors."""
+
+    own: Any = ()
+
+    def first(self, step: Step) -> tuple[Any, Step]:
+        """After a reset: what is remembered, what is shown."""
+        raise NotImplementedError
+
+    def after(self, own: Any, step: Step) -> tuple[Any, Step]:
+        """After a step."""
+        raise NotImplementedError
+
+    @property
+    def pure(self) -> Pure | None:
+        inner = self.env.pure
+        return None if inner is None else PureChange(self, inner)
+
+    def reset(self, seed: int) -> Step:
+        self.own, step = self.first(self.env.reset(seed))
+        return step
+
+    def step(self, action: Action) -> Step:
+        self.own, step = self.after(self.own, self.env.step(action))
+        return step
+
+
+class PureChange:
+    """A pure world inside a PureWrapper."""
+
+    def __init__(self, wrapper: PureWrapper, inner: Pure) -> None:
+        self.wrapper, self.inner = wrapper, inner
+
+    def now(self) -> Any:
+        return self.inner.now(), self.wrapper.own
+
+    def keep(self, world: Any) -> None:
+        inner, self.wrapper.own = world
+        self.inner.keep(inner)
+
+    def turn(self, world: Any, action: Action) -> tuple[Any, Step]:
+        inner, step = self.inner.turn(world[0], action)
+        own, shown = self.wrapper.after(world[1], step)
+        return (inner, own), shown
+
+    def score(self, world: Any) -> tuple[Tensor, Tensor, Tensor]:
+        return self.inner.score(world[0])
+
+
 def _boxes(space: Space, change: Callable[[Box], Space]) -> Space:
     """The space with every Box of it changed, masks aside."""
     if isinstance(space, Composite):
@@ -62,7 +133,7 @@ def _tensors(space: Space, obs: Obs, change: Callable[[Tensor], Tensor]) -> Obs:
     return change(obs) if isinstance(space, Box) else obs
 
 
-class Show(Wrapper):
+class Show(PureWrapper):
     """Observations changed one row at a time."""
 
     def __init__(self, env: Env, space: Callable[[Box], Space], change: Callable[[Tensor], Tensor]) -> None:
@@ -70,14 +141,11 @@ class Show(Wrapper):
         self._change = change
         self.spec = replace(env.spec, obs=_boxes(env.spec.obs, space), frame=None)
 
-    def _shown(self, step: Step) -> Step:
-        return step._replace(obs=_tensors(self.env.spec.obs, step.obs, self._change))
+    def first(self, step: Step) -> tuple[Any, Step]:
+        return self.after((), step)
 
-    def reset(self, seed: int) -> Step:
-        return self._shown(self.env.reset(seed))
-
-    def step(self, action: Action) -> Step:
-        return self._shown(self.env.step(action))
+    def after(self, own: Any, step: Step) -> tuple[Any, Step]:
+        return own, step._replace(obs=_tensors(self.env.spec.obs, step.obs, self._change))
 
 
 def clip_obs(env: Env, bound: float) -> Show:
@@ -106,7 +174,7 @@ def keep(env: Env, places: tuple[int, ...]) -> Show:
     return Show(env, space, lambda obs: torch.stack([obs[..., i] for i in chosen], -1))
 
 
-class FrameStack(Wrapper):
+class FrameStack(PureWrapper):
     """The last `count` observations as one: vectors end to end, images channel by channel; the newest is last.
 
     An episode starts with its first observation repeated.
@@ -116,8 +184,8 @@ class FrameStack(Wrapper):
         super().__init__(env)
         self.count = count
         self.spec = replace(env.spec, obs=_boxes(env.spec.obs, self._space), frame=env.spec.obs)
-        self._frames: list[list[Tensor]] = []  # per Box of the observation, the last `count`, [B, ...] each
-        self._fresh = torch.zeros(0, dtype=torch.bool)  # [B]: the next observation starts an episode
+        # per Box of the observation the last `count`, [B, ...] each; and [B]: the next observation starts an episode
+        self.own: tuple[tuple[tuple[Tensor, ...], ...], Tensor] = (), torch.zeros(0, dtype=torch.bool)
 
     def _space(self, box: Box) -> Box:
         shape = (1, *box.shape) if len(box.shape) == 2 else box.shape  # a grey image gets a channel
@@ -132,41 +200,45 @@ class FrameStack(Wrapper):
         whole = torch.tensor(side, dtype=torch.float64).reshape(shape)
         return tuple(torch.cat([whole] * self.count, axis).flatten().tolist())
 
-    def reset(self, seed: int) -> Step:
-        step = self.env.reset(seed)
-        self._frames = []
-        return self._stacked(step, torch.ones_like(step.valid))
+    def first(self, step: Step) -> tuple[Any, Step]:
+        return self._stacked((), torch.ones_like(step.valid), step, begins=True)
+
+    def after(self, own: Any, step: Step) -> tuple[Any, Step]:
+        kept, fresh = own
+        return self._stacked(kept, fresh, step, begins=True)
 
     def step(self, action: Action) -> Step:
-        return self._stacked(self.env.step(action), self._fresh)
+        kept, fresh = self.own
+        begins = fresh.device.type != "cpu" or bool(fresh.any())  # elsewhere, asking would wait for the device
+        self.own, step = self._stacked(kept, fresh, self.env.step(action), begins)
+        return step
 
-    def _stacked(self, step: Step, fresh: Tensor) -> Step:
+    def _stacked(self, kept: Any, fresh: Tensor, step: Step, begins: bool) -> tuple[Any, Step]:
+        """`begins` false: where no slot's episode starts."""
         device = step.valid.device  # a restored state may come from elsewhere
-        fresh, old, new = fresh.to(device), iter(self._frames), []
-        begins = device.type != "cpu" or bool(fresh.any())  # elsewhere, asking would wait for the device
+        fresh, old, new = fresh.to(device), iter(kept), []
 
         def push(obs: Tensor) -> Tensor:
             image = obs.unsqueeze(1) if obs.dim() == 3 else obs
-            frames = [x.to(device) for x in next(old, [image] * self.count)[1:]]
+            frames = [x.to(device) for x in next(old, (image,) * self.count)[1:]]
             if begins:
                 first = fresh.reshape(-1, *[1] * (image.dim() - 1))
                 frames = [torch.where(first, image, frame) for frame in frames]
             frames.append(image)
-            new.append(frames)
+            new.append(tuple(frames))
             return torch.cat(frames, 1 + _channels(tuple(image.shape[1:])))
 
         obs = _tensors(self.env.spec.obs, step.obs, push)
-        self._frames, self._fresh = new, ~step.valid
-        return step._replace(obs=obs)
+        return (tuple(new), ~step.valid), step._replace(obs=obs)
 
     def state(self) -> State:
-        own = {"fresh": self._fresh.clone(), **{f"frames{i}": torch.stack(x) for i, x in enumerate(self._frames)}}
+        kept, fresh = self.own
+        own = {"fresh": fresh.clone(), **{f"frames{i}": torch.stack(x) for i, x in enumerate(kept)}}
         return join({"stack": State(own), "env": self.env.state()})
 
     def restore(self, state: State) -> None:
         own = under(state, "stack").tensors
-        self._fresh = own["fresh"]
-        self._frames = [list(own[f"frames{i}"].unbind(0)) for i in range(len(own) - 1)]
+        self.own = tuple(own[f"frames{i}"].unbind(0) for i in range(len(own) - 1)), own["fresh"]
         self.env.restore(under(state, "env"))
 
 

@@ -1,6 +1,6 @@
 """Speed, outside the algorithms: what wraps `act` and `learn`, and when."""
 
-from ganglion.fast.compile import Fused, Wrap, can_compile, wrapper
-from ganglion.fast.swap import Compiler, Swap
+from ganglion.fast.compile import Compiled, Fused, Wrap, can_compile
+from ganglion.fast.swap import Compiler
 
-__all__ = ["Compiler", "Fused", "Swap", "Wrap", "can_compile", "wrapper"]
+__all__ = ["Compiled", "Compiler", "Fused", "Wrap", "can_compile"]

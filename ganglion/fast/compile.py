@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ganglion import native
+from ganglion import cpp_extension
 from ganglion.fast.direct import Direct, Fn
 from ganglion.processes import others_safe
 
@@ -39,7 +39,7 @@ def keep_private() -> None:
     in the temporary one, whoever made it. A folder that the user has named is used as it is."""
     named = Path(os.environ.get(KEPT, ""))
     if KEPT not in os.environ or (named.parent == Path(tempfile.gettempdir()) and "torchinductor_" in named.name):
-        os.environ[KEPT] = str(native.folder() / "torchinductor")
+        os.environ[KEPT] = str(cpp_extension.folder() / "torchinductor")
 
 
 class Compiled:
@@ -92,22 +92,3 @@ class Fused(Compiled):
     def build(self, args: tuple[Any, ...]) -> Fn:
         fused: Fn = torch.compile(lambda *x: self.fn(*x), dynamic=False)
         return fused
-
-
-def wrapper(mode: str, backend: str = "inductor") -> Wrap:
-    """What an Agent puts around its algorithm: nothing when eager, one full graph when compiled or captured."""
-    if mode == "eager":
-        return lambda fn: fn
-    if mode == "graph":
-        from ganglion.fast.capture import Captured
-
-        return Captured
-    if not can_compile():
-        log.warning(TOO_OLD, torch.__version__)
-        return lambda fn: fn
-    if backend == "inductor":
-        return Compiled
-    import torch._dynamo.config as dynamo
-
-    dynamo.trace_autograd_ops = True
-    return lambda fn: torch.compile(fn, fullgraph=True, backend=backend)

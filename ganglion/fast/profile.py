@@ -49,12 +49,12 @@ class Profile:
         self.timers = {name: Timer() for name in ("collect", "learning", "env", "act", "store", "sample")}
         self.before: dict[str, float] = {}  # what the timers said at the last lap
         self.steps = self.updates = 0
-        explorer, learner = trainer.explorer, trainer.learner
-        self.watch(explorer.env, "env", "reset", "step", "pace", "send", "recv")
-        self.watch(explorer.agent, "act", "sample", "fast_explore")
-        self.watch(explorer.sink, "store", "push")
+        source, learner = trainer.source, trainer.learner
+        self.watch(getattr(source, "env", None), "env", "reset", "step", "send", "recv")
+        self.watch(learner.agent, "act", "act")
+        self.watch(learner, "store", "push")
         self.watch(learner.buffer, "sample", "take", "feedback")
-        setattr(explorer, "step", self.turn(explorer, "step", self.timers["collect"]))  # noqa: B010
+        setattr(source, "step", self.turn(source, "step", self.timers["collect"]))  # noqa: B010
         setattr(learner, "step", self.turn(learner, "step", self.timers["learning"]))  # noqa: B010
 
     def watch(self, owner: Any, name: str, *methods: str) -> None:

@@ -7,16 +7,15 @@ from torch import Tensor, nn
 
 from ganglion.core import Box, Composite, Discrete, EnvSpec, MultiBinary, MultiDiscrete, Space, mask_misfit
 from ganglion.errors import UserError
-from ganglion.nn import wide
-from ganglion.nn.layers import MLP, Init, Last, Linears, head
+from ganglion.nn.layers import Body, Init, LinearHead, Linears
 
 
 class QHead(nn.Module):
     """One value per action; dueling adds a state value to centred advantages (Wang et al. 2016)."""
 
-    def __init__(self, body: MLP, actions: int, dueling: bool) -> None:
+    def __init__(self, body: Body, actions: int, dueling: bool) -> None:
         super().__init__()
-        self.layer = Last(body, actions + dueling)
+        self.layer = LinearHead(body, actions + dueling)
         self.dueling = dueling
 
     def forward(self, x: Tensor) -> Tensor:
@@ -61,9 +60,9 @@ def check_mask(spec: EnvSpec) -> None:
 class PolicyHead(nn.Module):
     """The raw parameters of `ops.dist` for any action space; deviations of Box actions are free parameters."""
 
-    def __init__(self, body: MLP, space: Space, init: Init, log_std: float = 0.0) -> None:
+    def __init__(self, body: Body, space: Space, init: Init, log_std: float = 0.0) -> None:
         super().__init__()
-        self.layer = head(body, outputs(space), init, gain=0.01)
+        self.layer = LinearHead(body, outputs(space), init, gain=0.01)
         self.parts = parts(space)
         boxes = sum(part.size for part in self.parts if isinstance(part, Box))
         self.log_std = nn.Parameter(torch.full((boxes,), log_std)) if boxes else None
@@ -86,9 +85,9 @@ class PolicyHead(nn.Module):
 class ValueHead(nn.Module):
     """One value per row."""
 
-    def __init__(self, body: MLP, init: Init) -> None:
+    def __init__(self, body: Body, init: Init) -> None:
         super().__init__()
-        self.layer = head(body, 1, init, gain=1.0)
+        self.layer = LinearHead(body, 1, init, gain=1.0)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.layer(x).squeeze(-1)
@@ -97,7 +96,7 @@ class ValueHead(nn.Module):
 class ValueHeads(Linears):
     """One value per row of each member of a body: [count, T, B, out] -> [count, T, B]."""
 
-    def __init__(self, body: MLP) -> None:
+    def __init__(self, body: Body) -> None:
         super().__init__(body.count, body.out, 1)
         self.joins = body.dtype == torch.float32
 
@@ -105,17 +104,3 @@ class ValueHeads(Linears):
         if self.joins and not x.is_cuda and torch.compiler.is_compiling():  # a library takes seven times as long
             return (x * self.weight.transpose(1, 2)[:, None]).sum(-1) + self.bias
         return super().forward(x.flatten(1, 2)).squeeze(-1).unflatten(1, x.shape[1:3])
-
-    def over(self, body: MLP, x: Tensor, beside: Tensor | None = None) -> Tensor:
-        """`self(body(x, beside))`, as one where that is quicker: [T, B, ...] -> [count, T, B]."""
-        return self.some(slice(None), body, x, beside) if body.wide(x) else self(body(x, beside))
-
-    def first_over(self, body: MLP, x: Tensor, beside: Tensor | None = None) -> Tensor:
-        """The same of the first member alone: [T, B, ...] -> [T, B]."""
-        if body.wide(x):
-            return self.some(slice(1), body, x, beside)[0]
-        return self.first(body.first(x, beside)).squeeze(-1)
-
-    def some(self, which: slice, body: MLP, x: Tensor, beside: Tensor | None) -> Tensor:
-        layers = *body.pair(which), self.weight[which].transpose(1, 2), self.bias[which]
-        return wide.perceptrons(x, beside, *layers, activation=body.kind).squeeze(-1).unflatten(1, x.shape[:2])

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from ganglion.core import Box, Composite, Discrete, MultiBinary, MultiDiscrete, Obs, Space
-from ganglion.nn.convolving import convolved
+from ganglion.nn.kernels import untouched
+from ganglion.nn.kernels.conv import convolved, scaled
 from ganglion.nn.layers import PRECISIONS, Init, Precision
 
 IMAGE = 36  # pixels a side that Mnih et al.'s convolutions need; what is smaller is a grid
@@ -114,8 +115,11 @@ class Pixels(nn.Module):
     def forward(self, image: Tensor) -> Tensor:
         x = image.flatten(0, 1)
         x = x.movedim(-1, 1) if self.turned else x
-        for layer in self.convs:
-            x = convolved(layer, x, self.dtype) if isinstance(layer, nn.Conv2d) else x  # the rectifiers are part of it
+        if all(untouched(layer, nn.Conv2d) or untouched(layer, nn.ReLU) for layer in self.convs):
+            for layer in self.convs:  # the rectifiers are part of what is computed for each convolution
+                x = convolved(layer, x, self.dtype) if isinstance(layer, nn.Conv2d) else x
+        else:
+            x = self.convs(scaled(x))
         return x.flatten(1).unflatten(0, image.shape[:2]).float()
 
 
@@ -137,4 +141,6 @@ class Cells(nn.Module):
     def forward(self, grid: Tensor) -> Tensor:
         x = grid.flatten(0, 1)
         x = x.movedim(-1, 1) if self.turned else x
-        return convolved(self.conv, x, self.dtype, self.most).flatten(1).unflatten(0, grid.shape[:2]).float()
+        known = untouched(self.conv, nn.Conv2d)
+        x = convolved(self.conv, x, self.dtype, self.most) if known else torch.relu(self.conv(scaled(x, self.most)))
+        return x.flatten(1).unflatten(0, grid.shape[:2]).float()

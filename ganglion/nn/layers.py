@@ -1,14 +1,14 @@
-"""Layers: linear maps as ensembles, activations, initialisation."""
+"""Layers: linear maps as ensembles, perceptrons of them, a linear head, activations, initialisation."""
 
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from ganglion.nn import tiny, wide
+from ganglion.nn.kernels import cpu_mlp, gpu_mlp, untouched
 
 CHUNK = 1_024  # rows of one product
 MANY = 8 * CHUNK  # rows from which on they are learned from in chunks
@@ -56,11 +56,18 @@ class Linears(nn.Module):
         return x @ self.weight[0].to(x.dtype) + self.bias[0].to(x.dtype)
 
 
-class MLP(nn.Module):
-    """`count` independent multi-layer perceptrons side by side: [T, B, inputs] -> [count, T, B, out].
+class Body(Protocol):
+    """What a network's `body` is, an nn.Module: `count` independent members, [T, B, inputs] -> [count, T, B, out]."""
 
-    Inputs may come in two parts, the second `beside` the first.
-    """
+    count: int
+    out: int
+    dtype: torch.dtype  # of its products
+
+    def __call__(self, x: Tensor) -> Tensor: ...
+
+
+class MLP(nn.Module):
+    """`count` independent multi-layer perceptrons side by side: [T, B, inputs] -> [count, T, B, out]."""
 
     def __init__(
         self, count: int, inputs: int, hidden: tuple[int, ...], activation: Activation, init: Init,
@@ -72,36 +79,37 @@ class MLP(nn.Module):
         self.layers = nn.ModuleList(Linears(count, a, b, init, gain=2**0.5) for a, b in pairwise(sizes))
         self.count, self.out, self.activation = count, sizes[-1], ACTIVATIONS[activation]
 
-    def forward(self, x: Tensor, beside: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         rows = x.shape[:2]
-        if self.wide(x):
-            return wide.perceptrons(x, beside, *self.pair(slice(None)), activation=self.kind).unflatten(1, rows)
-        x = wide.joined(x, beside)
-        if self.dtype == torch.float32 and tiny.fits(x, self.sizes, self.kind):
-            one, two = self.layers
-            given = x.reshape(1, -1, x.shape[-1]), one.weight, one.bias, two.weight, two.bias
-            return tiny.perceptrons(*given, self.kind, self.tf32).unflatten(1, rows)
+        if self.fuses(x):
+            return cpu_mlp.mlp(x, None, *self.weights(), activation=self.kind).unflatten(1, rows)
+        if self.dtype == torch.float32 and gpu_mlp.fits(x, self.sizes, self.kind) and self.usual():
+            given = x.reshape(1, -1, x.shape[-1]), *self.weights()
+            return gpu_mlp.mlp(*given, self.kind, self.tf32).unflatten(1, rows)
         y = lowered(x, self.dtype).reshape(1, -1, x.shape[-1]).expand(self.count, -1, -1)
         for layer in self.layers:
             y = self.activation(layer(y))
         return typed(y.unflatten(1, rows), x.dtype)
 
-    def first(self, x: Tensor, beside: Tensor | None = None) -> Tensor:
+    def first(self, x: Tensor) -> Tensor:
         """The first of the perceptrons alone: [T, B, inputs] -> [T, B, out]."""
-        x = wide.joined(x, beside)
         y = lowered(x, self.dtype)
         for layer in self.layers:
             y = self.activation(layer.first(y))  # type: ignore[operator]
         return y.to(x.dtype)
 
-    def wide(self, x: Tensor) -> bool:
-        """Whether it is computed as one operation, with a last layer over it."""
-        return self.dtype == torch.float32 and wide.fits(x, self.sizes, self.kind)
+    def fuses(self, x: Tensor) -> bool:
+        """Whether these rows pass through it as one operation on a CPU, which may take a last layer with it."""
+        return self.dtype == torch.float32 and cpu_mlp.fits(x, self.sizes, self.kind) and self.usual()
 
-    def pair(self, which: slice) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The parameters of two layers, of these members."""
-        one, two = (layer for layer in self.layers if isinstance(layer, Linears))
-        return one.weight[which], one.bias[which], two.weight[which], two.bias[which]
+    def usual(self) -> bool:
+        """Whether its layers and their activation are those it was made with, which is all that kernels know."""
+        made = self.activation is ACTIVATIONS[self.kind] and len(self.layers) == len(self.sizes) - 1
+        return made and all(untouched(layer, Linears) for layer in self.layers)
+
+    def weights(self) -> list[Tensor]:
+        """Weight and bias of each layer, [count, ...]."""
+        return [p for layer in self.layers if isinstance(layer, Linears) for p in (layer.weight, layer.bias)]
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -125,14 +133,17 @@ def typed(x: Tensor, dtype: torch.dtype) -> Tensor:
     return x if x.dtype == dtype else x.to(dtype)
 
 
-class Last(nn.Linear):
+class LinearHead(nn.Linear):
     """A last layer over a body: [..., out] -> [..., outputs]. Few outputs are sums on a GPU, and where a compiler joins
     them to what is around; there not over bfloat16, since the other last bit of a gradient would round to another
-    number."""
+    number. Orthogonal ones start with a zero bias and the given gain."""
 
-    def __init__(self, body: MLP, outputs: int) -> None:
+    def __init__(self, body: Body, outputs: int, init: Init = "uniform", gain: float = 1.0) -> None:
         super().__init__(body.out, outputs)
         self.joins = body.dtype == torch.float32
+        if init == "orthogonal":
+            nn.init.orthogonal_(self.weight, gain)
+            nn.init.zeros_(self.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         joins = self.joins and torch.compiler.is_compiling()
@@ -141,19 +152,3 @@ class Last(nn.Linear):
         if joins and not x.is_cuda:
             return product(x.flatten(0, -2)[None], self.weight.t()[None], self.bias)[0].unflatten(0, x.shape[:-1])
         return super().forward(x)
-
-    def over(self, body: MLP, x: Tensor) -> Tensor:
-        """`self(body(x)[0])`, as one where that is quicker: [T, B, inputs] -> [T, B, outputs]."""
-        if not body.wide(x):
-            return self(body(x)[0])
-        layers = *body.pair(slice(None)), self.weight[None], self.bias[None, None]
-        return wide.perceptrons(x, None, *layers, activation=body.kind)[0].unflatten(0, x.shape[:2])
-
-
-def head(body: MLP, outputs: int, init: Init, gain: float) -> Last:
-    """A last layer; orthogonal ones start with a zero bias and the given gain."""
-    layer = Last(body, outputs)
-    if init == "orthogonal":
-        nn.init.orthogonal_(layer.weight, gain)
-        nn.init.zeros_(layer.bias)
-    return layer

@@ -1,17 +1,20 @@
-"""Networks from observation to features: an encoder with an optional memory, and a perceptron."""
+"""Networks: an encoder of observations with an optional memory, bodies, and heads over them."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Protocol
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
 from ganglion.config import NetConfig, register
-from ganglion.core import Memory, Model, Obs, Past, Space
+from ganglion.core import Action, EnvSpec, Memory, Model, Obs, Past, Space
+from ganglion.nn import cells
+from ganglion.nn.heads import PolicyHead, ValueHead, ValueHeads, check_mask
 from ganglion.nn.inputs import IMAGE, flat_size, flatten, image_spaces, images, view
-from ganglion.nn.layers import MLP, Activation, Init, Precision
+from ganglion.nn.kernels import cpu_mlp, untouched
+from ganglion.nn.layers import MLP, Activation, Body, Init, LinearHead, Precision
 from ganglion.nn.normalisers import ObsNormaliser
 
 Size = Annotated[int, Field(ge=1, le=65_536)]  # units of a layer
@@ -35,13 +38,27 @@ class MLPConfig(NetConfig):
         return self.memory != "none"
 
     def encoder(self, space: Space) -> Encoder:
-        return Encoder(self, space)
+        return ObsEncoder(self, space)
 
-    def body(self, inputs: int, count: int = 1) -> MLP:
+    def body(self, inputs: int, count: int = 1) -> Body:
         return MLP(count, inputs, self.hidden, self.activation, self.init, self.precision)
 
 
-class Encoder(nn.Module):
+class Encoder(Protocol):
+    """What a network's `encoder` is, an nn.Module: observations [T, B, ...] -> [T, B, out], and the memory after them.
+
+    One that watches rows to normalise them is a core.Model with an `observe`."""
+
+    out: int
+
+    def initial(self, slots: int) -> Memory:
+        """The memory of slots that have seen nothing; () without one."""
+        ...
+
+    def __call__(self, obs: Obs, past: Past) -> tuple[Tensor, Memory]: ...
+
+
+class ObsEncoder(Model):
     """Observations [T, B, ...] -> [T, B, out]: flat inputs, normalised on request, images, then the memory, if any."""
 
     def __init__(self, net: MLPConfig, space: Space) -> None:
@@ -78,9 +95,17 @@ class Encoder(nn.Module):
         out = []
         for t in range(x.shape[0]):
             kept = tuple(m * keep[t] for m in memory)
-            memory = cell(x[t], kept) if isinstance(cell, nn.LSTMCell) else (cell(x[t], kept[0]),)
+            memory = cells.step(cell, x[t], kept)
             out.append(memory[0])
         return torch.stack(out), tuple(m[None] for m in memory)
+
+    def observe(self, obs: Obs, valid: Tensor) -> None:
+        if self.norm is not None:
+            self.norm.moments.observe(flatten(obs, self.space, self.least), valid)
+
+    @property
+    def watches(self) -> bool:
+        return self.norm is not None or type(self).observe is not ObsEncoder.observe
 
 
 class Encoded(Model):
@@ -94,11 +119,72 @@ class Encoded(Model):
     def initial(self, slots: int) -> Memory:
         return self.encoder.initial(slots)
 
-    def observe(self, obs: Obs, valid: Tensor) -> None:
-        if self.encoder.norm is not None:
-            self.encoder.norm.moments.observe(flatten(obs, self.encoder.space, self.encoder.least), valid)
 
-    @property
-    def watches(self) -> bool:
-        """Whether `observe` does anything."""
-        return self.encoder.norm is not None
+class Net(nn.Module):
+    """A body of one member and a head over it: [T, B, inputs] -> what the head makes of [T, B, out].
+
+    In compiled graphs on a CPU a shipped body and its linear head are one operation. Any other, and any that has been
+    changed since it was made, is called as it is: body, then head.
+    """
+
+    def __init__(self, body: Body, head: nn.Module) -> None:
+        super().__init__()
+        self.body, self.head = body, head
+
+    def forward(self, x: Tensor) -> Tensor:
+        body, head = self.body, self.head
+        if untouched(body, MLP) and untouched(head, LinearHead) and body.fuses(x):
+            layers = *body.weights(), head.weight[None], head.bias[None, None]
+            return cpu_mlp.mlp(x, None, *layers, activation=body.kind)[0].unflatten(0, x.shape[:2])
+        said: Tensor = head(body(x)[0])
+        return said
+
+
+class Ensemble(nn.Module):
+    """One value of rows and actions by each member of a body: [T, B, inputs] -> [count, T, B]; computed as a Net is."""
+
+    def __init__(self, body: Body) -> None:
+        super().__init__()
+        self.body, self.head = body, ValueHeads(body)
+
+    def forward(self, x: Tensor, action: Tensor) -> Tensor:
+        body, head = self.body, self.head
+        if untouched(body, MLP) and untouched(head, ValueHeads) and body.fuses(x):
+            layers = *body.weights(), head.weight.transpose(1, 2), head.bias
+            return cpu_mlp.mlp(x, action, *layers, activation=body.kind).squeeze(-1).unflatten(1, x.shape[:2])
+        said: Tensor = head(body(cpu_mlp.joined(x, action)))
+        return said
+
+    def first(self, x: Tensor, action: Tensor) -> Tensor:
+        """What the first member says, computed alone where that is known how: [T, B]."""
+        body, head = self.body, self.head
+        if not (untouched(body, MLP) and untouched(head, ValueHeads) and body.usual()):
+            return self(x, action)[0]
+        if body.fuses(x):
+            layers = (p[:1] for p in (*body.weights(), head.weight.transpose(1, 2), head.bias))
+            return cpu_mlp.mlp(x, action, *layers, activation=body.kind)[0].squeeze(-1).unflatten(0, x.shape[:2])
+        return head.first(body.first(cpu_mlp.joined(x, action))).squeeze(-1)
+
+
+class ActorCritic(Encoded):
+    """obs -> raw action parameters and a value; bodies of their own run as one batched product."""
+
+    def __init__(self, net: MLPConfig, spec: EnvSpec, shared: bool, log_std: float = 0.0) -> None:
+        super().__init__(net, spec.obs)
+        check_mask(spec)
+        self.bodies = net.body(self.encoder.out, count=1 if shared else 2)
+        self.actor = PolicyHead(self.bodies, spec.action, net.init, log_std)
+        self.critic = ValueHead(self.bodies, net.init)
+
+    def action_and_value(self, obs: Obs, past: Past) -> tuple[Tensor, Tensor, Memory]:
+        features, memory = self.encoder(obs, past)
+        hidden = self.bodies(features).unbind()  # one or two, [T, B, size]
+        return self.actor(hidden[0]), self.critic(hidden[-1]), memory
+
+    def action(self, obs: Obs, past: Past) -> tuple[Tensor, Memory]:
+        raw, _, memory = self.action_and_value(obs, past)
+        return raw, memory
+
+    def value(self, obs: Obs, past: Past, action: Action | None = None) -> tuple[Tensor, Memory]:
+        _, value, memory = self.action_and_value(obs, past)
+        return value, memory

@@ -1,7 +1,8 @@
-"""Adam as in-place tensor operations, so that a whole `learn` can be one graph."""
+"""Optimisers as in-place tensor operations, so that a whole `learn` can be one graph."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from math import inf
 
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ganglion.core import State
+from ganglion.errors import UserError
 
 Grads = Sequence[Tensor]
 TINY = 1e-30  # moves no parameter; a mean without new gradients would shrink to numbers that processors are slow with
@@ -32,30 +34,77 @@ def power(base: float, count: Tensor) -> Tensor:
     return value * (count * 0).exp() if torch.compiler.is_compiling() else value
 
 
-class Adam:
-    """Adam (Kingma and Ba 2015) over the parameters of modules, gradients clipped by their joint norm."""
+def gradients(loss: Tensor, params: Sequence[Tensor], names: Sequence[str], unused: bool) -> Grads:
+    """Of each parameter; of those that the loss does not depend on nothing, where that is allowed."""
+    grads = torch.autograd.grad(loss, params, allow_unused=True)
+    missing = [name for name, grad in zip(names, grads, strict=True) if grad is None]
+    if missing and not unused:
+        first, more = missing[0].partition(".")[2], f" (and {len(missing) - 1} more)" if missing[1:] else ""
+        raise UserError(
+            f"optimiser: parameter {first!r}{more} has no gradient, since the loss does not depend on it. "
+            "Give the optimiser only modules that the loss reads, or allow_unused=True to leave such parameters alone."
+        )
+    return [torch.zeros_like(p) if grad is None else grad for p, grad in zip(params, grads, strict=True)]
 
-    def __init__(self, *modules: nn.Module, lr: float, max_norm: float = inf, eps: float = 1e-8) -> None:
-        self.named = {f"{i}.{name}": p for i, m in enumerate(modules) for name, p in m.named_parameters()}
-        self.params: list[Tensor] = list(self.named.values())
-        self.lr, self.max_norm, self.eps = lr, max_norm, eps
-        self.mean = [torch.zeros_like(p) for p in self.params]
-        self.square = [torch.zeros_like(p) for p in self.params]
-        self.count = torch.zeros((), device=self.params[0].device)
+
+class Optimiser(ABC):
+    """Moves the parameters of modules down a loss, its gradient clipped by the joint norm; frozen ones stay.
+
+    A subclass says in `kept` what it remembers of each parameter, and moves both in `apply`.
+    """
+
+    def __init__(self, *modules: nn.Module, lr: float, max_norm: float = inf, allow_unused: bool = False) -> None:
+        named = {f"{i}.{name}": p for i, m in enumerate(modules) for name, p in m.named_parameters() if p.requires_grad}
+        self.names, self.params = list(named), list[Tensor](named.values())
+        self.lr, self.max_norm, self.allow_unused = lr, max_norm, allow_unused
+        self.count = torch.zeros((), device=self.params[0].device)  # of steps
         self.reduce: Callable[[Grads], Grads] = same  # several learners put their all-reduce here
 
     def step(self, loss: Tensor, lr: Tensor | None = None) -> Tensor:
         """One step down the gradient of `loss`; returns the gradient's norm before clipping."""
-        grads = self.reduce(torch.autograd.grad(loss, self.params))
+        grads = self.reduce(gradients(loss, self.params, self.names, self.allow_unused))
         with torch.no_grad():
             norm = torch.linalg.vector_norm(torch.stack(norms(list(grads))))
             if self.max_norm < inf:
                 grads = torch._foreach_mul(list(grads), (self.max_norm / (norm + 1e-6)).clamp(max=1.0))
+            self.count.add_(1)
             self.apply(list(grads), self.lr if lr is None else lr)
         return norm
 
+    @abstractmethod
+    def apply(self, grads: list[Tensor], lr: float | Tensor) -> None:
+        """Moves parameters and what is kept, in place."""
+
+    @abstractmethod
+    def kept(self) -> dict[str, list[Tensor]]:
+        """What is remembered from step to step, a tensor per parameter each."""
+
+    def zeros(self) -> list[Tensor]:
+        return [torch.zeros_like(p) for p in self.params]
+
+    def state(self) -> State:
+        kept = {f"{kind}/{n}": x for kind, own in self.kept().items() for n, x in zip(self.names, own, strict=True)}
+        return State({**kept, "count": self.count})
+
+    @torch.no_grad()
+    def restore(self, state: State) -> None:
+        for name, tensor in self.state().tensors.items():
+            tensor.copy_(state.tensors[name])
+
+
+class Adam(Optimiser):
+    """Adam (Kingma and Ba 2015)."""
+
+    def __init__(
+        self, *modules: nn.Module, lr: float, max_norm: float = inf, eps: float = 1e-8, allow_unused: bool = False
+    ) -> None:
+        super().__init__(*modules, lr=lr, max_norm=max_norm, allow_unused=allow_unused)
+        self.eps, self.mean, self.square = eps, self.zeros(), self.zeros()
+
+    def kept(self) -> dict[str, list[Tensor]]:
+        return {"mean": self.mean, "square": self.square}
+
     def apply(self, grads: list[Tensor], lr: float | Tensor, beta1: float = 0.9, beta2: float = 0.999) -> None:
-        self.count.add_(1)
         torch._foreach_lerp_(self.mean, grads, 1 - beta1)
         if torch.compiler.is_compiling():  # costs a SAC update 1 %; after some hundred of them it saves 3 %
             for mean in self.mean:
@@ -70,13 +119,25 @@ class Adam:
         torch._foreach_mul_(change, size)
         torch._foreach_sub_(self.params, change)
 
-    def state(self) -> State:
-        names = list(self.named)
-        mean = {f"mean/{n}": m for n, m in zip(names, self.mean, strict=True)}
-        square = {f"square/{n}": s for n, s in zip(names, self.square, strict=True)}
-        return State({**mean, **square, "count": self.count})
 
-    @torch.no_grad()
-    def restore(self, state: State) -> None:
-        for name, tensor in self.state().tensors.items():
-            tensor.copy_(state.tensors[name])
+class RMSprop(Optimiser):
+    """RMSprop (Tieleman and Hinton 2012), without momentum: what DQN and IMPALA were published with."""
+
+    def __init__(
+        self, *modules: nn.Module, lr: float, max_norm: float = inf, eps: float = 1e-8, decay: float = 0.99,
+        allow_unused: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__(*modules, lr=lr, max_norm=max_norm, allow_unused=allow_unused)
+        self.eps, self.decay, self.square = eps, decay, self.zeros()
+
+    def kept(self) -> dict[str, list[Tensor]]:
+        return {"square": self.square}
+
+    def apply(self, grads: list[Tensor], lr: float | Tensor) -> None:
+        torch._foreach_mul_(self.square, self.decay)
+        torch._foreach_addcmul_(self.square, grads, grads, 1 - self.decay)
+        scale = torch._foreach_sqrt(self.square)
+        torch._foreach_add_(scale, self.eps)
+        change = torch._foreach_div(grads, scale)
+        torch._foreach_mul_(change, lr)
+        torch._foreach_sub_(self.params, change)

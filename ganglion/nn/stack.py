@@ -17,7 +17,9 @@ from torch._C import _functorch as layers
 from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
 
 from ganglion.core import Algorithm
-from ganglion.nn.optim import Adam
+from ganglion.errors import UserError
+from ganglion.nn.optim import Adam, Optimiser, gradients
+from ganglion.ops import map_tree
 
 Fn = Callable[..., Any]
 Place = tuple[dict[str, Any], str]  # where an object keeps a tensor
@@ -29,6 +31,31 @@ def joined(tensors: Sequence[Tensor]) -> Tensor:
     for tensor, row in zip(tensors, whole.unbind(), strict=True):
         tensor.data = row  # the object stays: whoever holds it sees the change
     return whole
+
+
+def numbers(part: Any) -> dict[str, Any]:
+    """What an object keeps beside its tensors and parts: numbers, words."""
+    return {name: value for name, value in vars(part).items() if isinstance(value, bool | int | float | str)}
+
+
+def alike(own: list[Any], theirs: list[list[Any]]) -> Iterator[tuple[Any, list[Any]]]:
+    """Each part of the first algorithm, with the same part of all others: settings, networks, normalisers."""
+    seen: set[int] = set()
+    while own:
+        part, others = own.pop(), [each.pop() for each in theirs]
+        if id(part) in seen or isinstance(part, Tensor | Adam | JointAdam) or not hasattr(part, "__dict__"):
+            continue
+        seen.add(id(part))
+        yield part, others
+        for name, inner in vars(part).items():
+            if isinstance(inner, dict):  # modules keep theirs so
+                own += inner.values()
+                for each, other in zip(theirs, others, strict=True):
+                    each += vars(other)[name].values()
+            elif not isinstance(inner, bool | int | float | str | type):
+                own.append(inner)
+                for each, other in zip(theirs, others, strict=True):
+                    each.append(vars(other)[name])
 
 
 def places(algo: Algorithm[Any, Any]) -> list[Place]:
@@ -58,10 +85,26 @@ class Stack:
             self.places.append(((held, name), known[id(tensor)]))
         self.optims: list[JointAdam] = []
         for name, part in list(vars(template).items()):
+            if isinstance(part, Optimiser) and not isinstance(part, Adam):
+                raise UserError(f"optimiser: {type(part).__name__} cannot train several runs together. Accepted: Adam.")
             if isinstance(part, Adam):
                 params = [self.tensors[known[id(param)]].requires_grad_() for param in part.params]
                 self.optims.append(JointAdam([vars(algo)[name] for algo in algos], params))
                 setattr(template, name, self.optims[-1])
+        self.vary(algos, template)
+
+    def vary(self, algos: Sequence[Algorithm[Any, Any]], template: Algorithm[Any, Any]) -> None:
+        """Numbers in which the algorithms differ, in their settings or kept by their parts, become tensors [K]."""
+        device = self.tensors[0].device
+        for own, theirs in alike([template], [[algo] for algo in algos]):
+            for name in numbers(own):
+                values = [numbers(other).get(name) for other in theirs]
+                if all(value == values[0] for value in values):
+                    continue
+                if not all(isinstance(value, float) for value in values):
+                    what = f"{type(own).__name__}.{name}"
+                    raise UserError(f"{what} differs between runs that train together, and is no real number: {values}")
+                self.add(own.__dict__, name, torch.tensor(values, device=device))
 
     def add(self, held: dict[str, Any], name: str, whole: Tensor) -> None:
         """Something else the template reads, where it keeps it: [K, ...] in place of one."""
@@ -79,10 +122,12 @@ class Stack:
         batched = torch.func.vmap(one)
 
         def run(*args: Any) -> Any:
+            before = [held[name] for (held, name), _ in self.places]  # the template's own, or of a function around this
             try:
                 return batched(self.tensors, args)
             finally:
-                self.put(self.own)
+                for ((held, name), _), was in zip(self.places, before, strict=True):
+                    held[name] = was
 
         return run
 
@@ -112,6 +157,7 @@ class JointAdam:
 
     def __init__(self, adams: Sequence[Adam], params: Sequence[Tensor]) -> None:
         self.params = list(params)  # each [K, ...]
+        self.names, self.allow_unused = adams[0].names, adams[0].allow_unused
         self.sizes = [param[0].numel() for param in params]
         self.mean, self.square = self.flat([a.mean for a in adams]), self.flat([a.square for a in adams])
         self.count = joined([adam.count for adam in adams])
@@ -137,9 +183,9 @@ class JointAdam:
         losses, level = bare(loss), layers.maybe_get_level(loss)
         rate = self.lr if lr is None else bare(lr)[:, None]
         with temporarily_pop_interpreter_stack():  # out of vmap, where gradients are those of ordinary tensors
-            grads = torch.autograd.grad(losses.sum(), self.params)
+            grads = gradients(losses.sum(), self.params, self.names, self.allow_unused)
             with torch.no_grad():
-                norm = self.apply(torch.cat([grad.flatten(1) for grad in grads], 1), rate)
+                norm = self.apply(torch.cat([grad.reshape(len(grad), -1) for grad in grads], 1), rate)
         return layers._add_batch_dim(norm, 0, level)
 
     def apply(self, grad: Tensor, lr: Tensor, beta1: float = 0.9, beta2: float = 0.999) -> Tensor:
@@ -158,7 +204,42 @@ class JointAdam:
         return norm
 
 
+class Inner:
+    """A part of a function inside `Stack.all`, which is a function of all K by itself: compiled for them."""
+
+    def __init__(self, fn: Fn) -> None:
+        self.fn, self.whole, self.count = fn, fn, 0
+
+    def batch(self, whole: Fn, count: int) -> None:
+        """From now on computed by `whole`, of [K, ...]."""
+        self.whole, self.count = whole, count
+
+    def __call__(self, *args: Any) -> Any:
+        level = layers.maybe_current_level()
+        if level is None or not self.count:
+            return self.fn(*args)
+        given = map_tree(lambda x: bare(x) if layers.is_batchedtensor(x) else x.expand(self.count, *x.shape), args)
+        with temporarily_pop_interpreter_stack():
+            gave = self.whole(*given)
+        return map_tree(lambda x: layers._add_batch_dim(x, 0, level), gave)
+
+
 def bare(x: Tensor) -> Tensor:
     """A tensor inside vmap as the [K, ...] that it is."""
     whole: Tensor = layers.get_unwrapped(x)
     return whole.movedim(layers.maybe_get_bdim(x), 0)
+
+
+def side_by_side(trees: Sequence[Any]) -> Any:
+    """`stack`, without a copy of what lies side by side already: the result may share memory with the trees."""
+    return map_tree(lambda *xs: _beside(xs), *trees)
+
+
+def _beside(xs: tuple[Tensor, ...]) -> Tensor:
+    first, size = xs[0], xs[0].element_size()
+    apart = xs[1].data_ptr() - first.data_ptr() if len(xs) > 1 else 0
+    if apart <= 0 or apart % size or any(b.data_ptr() - a.data_ptr() != apart for a, b in zip(xs, xs[1:])):
+        return torch.stack(xs)
+    whole = first.untyped_storage().data_ptr()
+    alike = all(x.untyped_storage().data_ptr() == whole and x.stride() == first.stride() for x in xs)
+    return first.as_strided((len(xs), *first.shape), (apart // size, *first.stride())) if alike else torch.stack(xs)

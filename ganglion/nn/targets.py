@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ganglion.core import Action, Memory, Model, Obs, Past
+from ganglion.nn.cells import inside_vmap
 
 
 class Lagged(Model):
@@ -20,6 +21,11 @@ class Lagged(Model):
         super().__init__()
         shared = {id(buffer): buffer for buffer in model.buffers()}
         self.net = deepcopy(model, shared).requires_grad_(False)
+
+    watches = False
+
+    def observe(self, obs: Obs, valid: Tensor) -> None:
+        """Moves nothing: the statistics are the model's."""
 
     def value(self, obs: Obs, past: Past, action: Action | None = None) -> tuple[Tensor, Memory]:
         return self.net.value(obs, past, action)
@@ -37,5 +43,8 @@ class Lagged(Model):
         ours: list[Tensor] = list(self.net.parameters())
         if tau == 1.0:
             torch._foreach_copy_(ours, list(model.parameters()))
+        elif inside_vmap():
+            for own, theirs in zip(ours, model.parameters(), strict=True):
+                own.copy_(torch.lerp(own, theirs, tau))
         else:
             torch._foreach_lerp_(ours, list(model.parameters()), tau)

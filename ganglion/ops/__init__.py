@@ -45,7 +45,8 @@ from ganglion.ops.transforms import (
 )
 from ganglion.ops.trees import (
     Tree, concat, detach, first, flatten_names, fold, leaves, map_tree, merge, nest, put, put_, same_shape, select,
-    split, stack, take, to_device, to_dtype, to_list, to_numpy, to_tensor, unflatten, unfold, unstack, zeros,
+    split, stack, take, to_device, to_dtype, to_list, to_numpy, to_tensor, unflatten, unfold, unstack,
+    zeros,
 )
 
 __all__ = [
@@ -62,9 +63,9 @@ __all__ = [
     "multi_logits", "munchausen_bonus", "n_step", "nest", "normalise", "ou_step", "pcgrad", "penalty", "perturb",
     "pick", "pick_atoms", "pink_step", "policy_gradient", "popart", "ppg_joint", "project", "put", "put_", "q_td",
     "q_td_rescaled", "quantile_huber", "rescale", "retrace", "same_shape", "scan", "second_moment", "select",
-    "sequence_priority", "shuffle_draws", "shuffled", "soft_focal", "soft_value", "split", "stack", "symexp",
-    "symlog", "take", "td_goal", "td_lambda_error", "to_device", "to_dtype", "to_list", "to_numpy", "to_tensor",
-    "trust_region", "two_hot", "unflatten", "unfold", "uniform_legal", "unrescale", "unstack", "upgo_loss",
+    "sequence_priority", "shuffle_draws", "shuffled", "soft_focal", "soft_value", "split", "stack",
+    "symexp", "symlog", "take", "td_goal", "td_lambda_error", "to_device", "to_dtype", "to_list", "to_numpy",
+    "to_tensor", "trust_region", "two_hot", "unflatten", "unfold", "uniform_legal", "unrescale", "unstack", "upgo_loss",
     "upgo_returns", "v_td", "value_loss", "vtrace", "weighted_mean", "within", "zeros",
 ]
 # fmt: on

@@ -86,7 +86,8 @@ def stack(trees: Sequence[Tree], dim: int = 0) -> Tree:
 
 def unstack(tree: Tree, dim: int = 0) -> list[Tree]:
     """The inverse of `stack`: one tree per index along `dim` (lists of rows from arrays of rows)."""
-    return [select(tree, i, dim) for i in range(leaves(tree)[0].shape[dim])]
+    parts = map_tree(lambda x: list(x.unbind(dim)), tree)  # a list is a leaf
+    return [map_tree(lambda xs, i=i: xs[i], parts) for i in range(len(leaves(parts)[0]))]
 
 
 def concat(trees: Sequence[Tree], dim: int = 0) -> Tree:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ganglion import ops
+from ganglion import nn, ops
 from ganglion.core import (
     Acted,
     Algorithm,
@@ -21,51 +21,65 @@ from ganglion.core import (
     SetKnob,
     State,
     Update,
+    Weights,
     join,
     read_number,
     under,
-)
-from ganglion.exchange import Weights
-from ganglion.fast import Swap, Wrap
-from ganglion.runtime.knobs import Held
+)  # fmt: skip
+from ganglion.errors import UserError, nearest
+from ganglion.runtime.engine import Engine
 
 Rows = Tensor | tuple[()]  # numbers of rows; (): all of them
+PLAYER = "main"  # who plays where there is one player
 
 
 class Agent:
-    """Acts on rows of B slots and learns from items; the only place where `fast` wraps an algorithm."""
+    """Acts on rows of B slots and learns from items. Its Engine says how the algorithm's functions are run."""
 
-    def __init__(
-        self, algo: Algorithm[Any, Any], device: torch.device, wrap: Wrap = lambda f: f, swap: Swap | None = None
-    ) -> None:
-        self.algo, self.device, self.swap = algo, device, swap or Swap()
+    def __init__(self, algo: Algorithm[Any, Any], engine: Engine, player: str = PLAYER) -> None:
+        self.algo, self.engine, self.device, self.player = algo, engine, engine.device, player
         self.draws = algo.draws()
-        self.held = Held(device)
-        self.fast_explore, self.fast_learn, self.fast_late = wrap(self.explore), wrap(self.update), wrap(self.late)
+        self.held, self.modes = KnobTensors(self.device), nn.Modes(algo.model)
+        self._explore = engine.wrap(self.explore, f"{player}/explore")
+        self._update = engine.wrap(self.update, f"{player}/update")
+        self._late = engine.wrap(self.late, f"{player}/late")
         same = type(algo).prepare is Algorithm.prepare
-        self.slow_prepare = algo.prepare if same else torch.no_grad()(algo.prepare)
-        self.fast_prepare = algo.prepare if same else wrap(self.slow_prepare)
+        self._prepare = algo.prepare if same else engine.wrap(self.prepared, f"{player}/prepare")
         # on a CPU evaluation waits for its environments: not worth a compilation
-        self.fast_exploit = wrap(self.exploit) if device.type == "cuda" else self.exploit
+        self._exploit = engine.wrap_own(self.exploit) if self.device.type == "cuda" else self.exploit
 
     # ------------------------------------------------------------ acting
 
     def sample(self, obs: Obs, past: Past, noise: Noise, at: Progress) -> Acted:
         """The training action of B slots."""
-        act = self.fast_explore if self.swap.on else self.explore
-        return Acted(*act(self.here(obs), past, self.knobs(at), noise))
+        return self.act(obs, past, self.knobs(at), noise)
+
+    def act(self, obs: Obs, past: Past, knobs: Knobs, noise: Noise) -> Acted:
+        """The same where knobs are at hand."""
+        acted: Acted = self._explore(self.here(obs), past, knobs, noise)
+        return acted
 
     def predict(self, obs: Obs, past: Past) -> Acted:
         """The evaluation action of B slots: deterministic."""
-        return Acted(*self.fast_exploit(self.here(obs), past))
+        acted: Acted = self._exploit(self.here(obs), past)
+        return acted
 
     @torch.no_grad()
     def explore(self, obs: Obs, past: Past, knobs: Knobs, noise: Noise) -> Acted:
-        return leave(self.algo.explore(self.algo.predict(enter(obs), past), knobs, noise))
+        first, second = self.parted(noise)
+        return leave(self.algo.explore(self.algo.predict(enter(obs), past, first), knobs, second))
 
     @torch.no_grad()
     def exploit(self, obs: Obs, past: Past) -> Acted:
-        return leave(self.algo.exploit(self.algo.predict(enter(obs), past)))
+        return leave(self.algo.exploit(self.algo.predict(enter(obs), past, self.algo.neutral(past.start))))
+
+    def parted(self, noise: Noise) -> tuple[Noise, Noise]:
+        """A slot's numbers: those of `predict`, those of `explore`."""
+        uniform, normal = self.draws.predict
+        if not uniform and not normal:
+            return noise, noise
+        first = Noise(noise.uniform[..., :uniform], noise.normal[..., :normal])
+        return first, Noise(noise.uniform[..., uniform:], noise.normal[..., normal:])
 
     def here(self, obs: Obs) -> Obs:
         """Observations on the agent's device; environments run on the CPU or there."""
@@ -79,26 +93,32 @@ class Agent:
 
     def prepare(self, item: Any) -> Any:
         """What is computed once per item."""
-        return (self.fast_prepare if self.swap.on else self.slow_prepare)(item)
+        return self._prepare(item)
+
+    @torch.no_grad()
+    def prepared(self, item: Any) -> Any:
+        return self.algo.prepare(item)
 
     def learn(self, mini: Any, noise: Noise, at: Progress, rows: Rows = ()) -> Update:
         """One update from some rows of what was prepared, or all, and what follows it at intervals: the parts that
         learn more rarely, targets that are copied."""
-        self.swap.look(at)
-        fast, algo, knobs, count = self.swap.on, self.algo, self.knobs(at), at.opt_steps + 1
-        update: Update = (self.fast_learn if fast else self.update)(mini, rows, knobs, noise)
+        self.engine.look(at)
+        algo, knobs, count = self.algo, self.knobs(at), at.opt_steps + 1
+        update: Update = self._update(mini, rows, knobs, noise)
         if algo.late_every and count % algo.late_every == 0:
-            late = (self.fast_late if fast else self.late)(mini, rows, knobs, noise)
+            late = self._late(mini, rows, knobs, noise)
             update = update._replace(metrics={**update.metrics, **late})
         if algo.sync_every and count % algo.sync_every == 0:
             algo.sync_target()
         return update
 
     def update(self, mini: Any, rows: Rows, knobs: Knobs, noise: Noise) -> Update:
-        return self.algo.learn(some(mini, rows), knobs, noise)
+        with self.modes.learning():
+            return self.algo.learn(some(mini, rows), knobs, noise)
 
     def late(self, mini: Any, rows: Rows, knobs: Knobs, noise: Noise) -> Mapping[str, Tensor]:
-        return self.algo.learn_late(some(mini, rows), knobs, noise)
+        with self.modes.learning():
+            return self.algo.learn_late(some(mini, rows), knobs, noise)
 
     @torch.no_grad()
     def observe(self, rows: Row) -> None:
@@ -120,24 +140,67 @@ class Agent:
         self.held.pin(command, self.algo.knobs(Progress()))
 
     def command(self, at: Progress) -> Weights:
-        """The weights of now, for whoever acts elsewhere."""
-        tensors = {k: v.detach().clone() for k, v in self.algo.model.state().tensors.items()}
-        return Weights(at.opt_steps, self.settings(at), tensors, self.swap.went)
+        """The weights of now, for whoever acts in another process."""
+        parts = join({name: part.state() for name, part in self.algo.acting().items()})
+        tensors = {name: tensor.detach().clone() for name, tensor in parts.tensors.items()}
+        return Weights(at.opt_steps, self.settings(at), tensors, self.engine.went)
 
     def obey(self, weights: Weights) -> None:
         """Takes weights over, in place."""
-        self.algo.model.restore(State(weights.tensors))
+        for name, part in self.algo.acting().items():
+            part.restore(under(State(weights.tensors), name))
         self.held.pinned = dict(weights.knobs)
 
     def state(self) -> State:
         parts = {name: part.state() for name, part in self.algo.parts().items()}
-        return join({**parts, "pinned": State({}, {"knobs": dict(self.held.pinned)}), "swap": self.swap.state()})
+        return join({**parts, "pinned": State({}, {"knobs": dict(self.held.pinned)}), "engine": self.engine.state()})
 
     def restore(self, state: State) -> None:
         for name, part in self.algo.parts().items():
             part.restore(under(state, name))
         self.held.pinned = {name: read_number(value) for name, value in under(state, "pinned").scalars["knobs"].items()}
-        self.swap.restore(under(state, "swap"))
+        self.engine.restore(under(state, "engine"))
+
+
+class KnobTensors:
+    """Knobs as an algorithm reads them: 0-d tensors that change in place, so that compiled functions see it."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.pinned: dict[str, float] = {}  # by hand
+        self.values: Mapping[str, float] = {}
+        self.tensors: dict[str, Tensor] = {}
+        self.line: Any = None  # on a CPU: the same numbers as one array, which is quicker to write
+
+    def at(self, values: Mapping[str, float]) -> Knobs:
+        """The tensors, holding these values."""
+        if values == self.values:
+            return self.tensors
+        if values.keys() != self.tensors.keys():
+            self.make(list(values))
+        self.values = values
+        if self.line is not None:
+            self.line[:] = list(values.values())
+        else:
+            for name, value in values.items():
+                self.tensors[name].fill_(value)
+        return self.tensors
+
+    def pin(self, command: SetKnob, known: Mapping[str, float]) -> None:
+        if command.name not in known:
+            accepted = ", ".join(known) or "none"
+            raise UserError(f"no knob {command.name!r}. Accepted: {accepted}.{nearest(command.name, known)}")
+        if command.value is None:
+            self.pinned.pop(command.name, None)
+        else:
+            self.pinned[command.name] = command.value
+
+    def make(self, names: list[str]) -> None:
+        if self.device.type == "cpu":
+            together = torch.zeros(len(names))
+            self.tensors, self.line = dict(zip(names, together.unbind(), strict=True)), together.numpy()
+        else:
+            self.tensors = {name: torch.zeros((), device=self.device) for name in names}
 
 
 def some(mini: Any, rows: Rows) -> Any:
@@ -146,7 +209,7 @@ def some(mini: Any, rows: Rows) -> Any:
 
 
 def enter(obs: Obs) -> Obs:
-    """[B, ...] -> [1, B, ...]: algorithms see time first."""
+    """[B, ...] -> [1, B, ...]: algorithms, processors and buffers see time first."""
     return ops.map_tree(lambda x: x[None], obs)
 
 

@@ -16,7 +16,7 @@ from ganglion.fast.limits import Arithmetic, arithmetic, bandwidth
 from ganglion.fast.profile import Profile, Shares, named
 from ganglion.runtime.agent import some
 from ganglion.runtime.build import build, build_env
-from ganglion.runtime.streams import derive
+from ganglion.runtime.randomness import derive
 from ganglion.runtime.trainer import Trainer
 
 ADAM = (
@@ -51,18 +51,18 @@ class Kept:
         self.agent = agent
         self.learned: tuple[Any, ...] = ()
         self.acted: tuple[Any, ...] = ()
-        learn, sample = agent.learn, agent.sample
+        learn, act = agent.learn, agent.act
 
         def keep_learn(*args: Any) -> Any:
             self.learned = args
             return learn(*args)
 
-        def keep_sample(*args: Any) -> Any:
+        def keep_act(*args: Any) -> Any:
             self.acted = args
-            return sample(*args)
+            return act(*args)
 
         setattr(agent, "learn", keep_learn)  # noqa: B010
-        setattr(agent, "sample", keep_sample)  # noqa: B010
+        setattr(agent, "act", keep_act)  # noqa: B010
 
     def minibatch(self) -> Any:
         """What the last update learned from."""
@@ -86,7 +86,7 @@ def bench(cfg: RunConfig, seconds: float = 10.0) -> Bench:
             turn(trainer)
         limits = measure(cfg, trainer, kept, profile)
     finally:
-        trainer.explorer.env.close()
+        trainer.close()
     return Bench(*profile.rates(), profile.shares(), profile.seconds, limits, advise(cfg, profile, limits))
 
 
@@ -112,7 +112,7 @@ def warm_up(trainer: Trainer) -> None:
 def measure(cfg: RunConfig, trainer: Trainer, kept: Kept, profile: Profile) -> dict[str, Limit]:
     """The env steps per second that the environment, the arithmetic and the memory would allow alone."""
     per_step = profile.updates / max(profile.steps, 1)  # updates
-    slots = trainer.explorer.env.spec.slots
+    slots = trainer.source.spec.slots
     alone = environment_alone(cfg)
     limits = {"environment": Limit(1 / alone, f"{alone * 1e6:.3g} us a step with random actions")}
     products = arithmetic_of(kept)
@@ -161,10 +161,10 @@ def arithmetic_of(kept: Kept) -> tuple[Arithmetic, Arithmetic] | None:
         return None
     algo, agent = kept.agent.algo, kept.agent
     mini, (noise, at) = kept.minibatch(), kept.learned[1:3]
-    obs, past, dice, _ = kept.acted
+    obs, past, knobs, dice = kept.acted
     update = arithmetic(lambda: algo.learn(mini, agent.knobs(at), noise))
     with torch.no_grad():
-        act = arithmetic(lambda: agent.explore(agent.here(obs), past, agent.knobs(at), dice))
+        act = arithmetic(lambda: agent.explore(agent.here(obs), past, knobs, dice))
     return update, act
 
 

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 from math import gcd
 
 import torch
 
-from ganglion.buffers import RolloutBuffer
 from ganglion.config import RunConfig
-from ganglion.core import Env, EnvSpec, Processor, Sink
-from ganglion.envs.world import TorchEnv
+from ganglion.core import Env, EnvSpec
 from ganglion.errors import EnvError, UserError
-from ganglion.fast import Fused, Swap, Wrap, can_compile, wrapper
+from ganglion.fast import Compiled, Fused, can_compile
+from ganglion.fast.compile import TOO_OLD
 from ganglion.fast.memory import keep_pages
 from ganglion.runtime.agent import Agent
+from ganglion.runtime.engine import Engine
 from ganglion.runtime.evaluator import Evaluator
-from ganglion.runtime.explorer import Explorer
+from ganglion.runtime.explorer import STRIDE, Explorer, Seat
 from ganglion.runtime.learner import Learner
-from ganglion.runtime.stints import Stints
-from ganglion.runtime.streams import derive
+from ganglion.runtime.randomness import derive
 from ganglion.runtime.trainer import Trainer
-from ganglion.runtime.whole import Phase, Strider
 
-STRIDE = 8  # steps of a world of tensors in one compiled graph on a CPU
-STINT = 64  # steps of other environments that are one event
+log = logging.getLogger(__name__)
 LEAST = 100_000  # updates of a run that is worth compiling: half a minute of it against a millisecond each
 
 
@@ -38,31 +36,37 @@ def pick_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def build_agent(cfg: RunConfig, spec: EnvSpec) -> Agent:
-    """The agent, its parameters drawn from a stream of their own."""
-    device = pick_device(cfg.run.device)
-    keep_pages()  # updates make their tensors anew each time
-    torch.backends.cudnn.deterministic = True  # else convolutions differ from run to run on a GPU
-    torch.backends.cuda.matmul.allow_tf32 = getattr(getattr(cfg.algo, "net", None), "precision", "") == "tf32"
-    with torch.random.fork_rng(), torch.device(device):
-        torch.manual_seed(derive(cfg.run.seed, "model"))
-        algo = cfg.algo.build(spec)
-    return Agent(algo, device, *quicken(cfg, device))
-
-
-def quicken(cfg: RunConfig, device: torch.device) -> tuple[Wrap, Swap]:
+def build_engine(cfg: RunConfig) -> Engine:
     """How act and learn are run, and from which opt step on."""
-    mode = cfg.run.fast
+    device, mode = pick_device(cfg.run.device), cfg.run.fast
     if mode == "graph" and device.type != "cuda":
         raise UserError("run.fast: graph needs run.device=cuda. Accepted here: auto, eager, compile.")
     if mode == "compile" and device.type == "cuda":
         raise UserError("run.fast: compile is for run.device=cpu. Accepted here: auto, eager, graph.")
-    if mode == "auto" and device.type == "cuda":
-        return wrapper("graph"), Swap()
-    if mode == "auto":  # an older torch stays eager, and says so where it would have gone over
-        able = can_compile()
-        return wrapper("compile" if able else "eager"), Swap(cfg.run.swap, LEAST, able)
-    return wrapper(mode), Swap()
+    if mode == "eager":
+        return Engine(device)
+    if device.type == "cuda":
+        from ganglion.fast.capture import Captured
+
+        return Engine(device, Captured, fuse=Fused)
+    able = can_compile()  # an older torch stays eager, and says so where it would have gone over
+    if mode == "compile":
+        if not able:
+            log.warning(TOO_OLD, torch.__version__)
+        return Engine(device, Compiled if able else None)
+    return Engine(device, Compiled, cfg.run.swap, LEAST, able)
+
+
+def build_agent(cfg: RunConfig, spec: EnvSpec, engine: Engine | None = None) -> Agent:
+    """The agent, its parameters drawn from a stream of their own."""
+    engine = engine or build_engine(cfg)
+    keep_pages()  # updates make their tensors anew each time
+    torch.backends.cudnn.deterministic = True  # else convolutions differ from run to run on a GPU
+    torch.backends.cuda.matmul.allow_tf32 = getattr(getattr(cfg.algo, "net", None), "precision", "") == "tf32"
+    with torch.random.fork_rng(), torch.device(engine.device):
+        torch.manual_seed(derive(cfg.run.seed, "model"))
+        algo = cfg.algo.build(spec)
+    return Agent(algo, engine)
 
 
 def build_env(cfg: RunConfig, slots: int | None = None) -> Env:
@@ -78,7 +82,13 @@ def build_evaluator(cfg: RunConfig, agent: Agent, episodes: int, seed: int) -> E
     return Evaluator(agent, lambda: build_env(cfg, slots), episodes, seed, cfg.eval.max_steps)
 
 
-def build(cfg: RunConfig) -> Trainer:
+def build_learner(cfg: RunConfig, agent: Agent, spec: EnvSpec) -> Learner:
+    recipe = cfg.algo.recipe(spec)
+    buffer, limiter = recipe.buffer.build(spec, agent.device), recipe.limiter.build(spec, agent.device)
+    return Learner(agent, buffer, limiter, cfg.run.seed)
+
+
+def build(cfg: RunConfig, engine: Engine | None = None) -> Trainer:
     """A Trainer that has not begun."""
     if cfg.fleet.learners > 1:
         from ganglion.runtime.fleet.several import build_several
@@ -88,39 +98,25 @@ def build(cfg: RunConfig) -> Trainer:
         from ganglion.runtime.fleet.spread import build_spread
 
         return build_spread(cfg)
+    return build_local(cfg, engine)
+
+
+def build_local(cfg: RunConfig, engine: Engine | None = None) -> Trainer:
+    """All in this process."""
     torch.set_num_threads(cfg.run.threads)
     env = build_env(cfg)
-    agent = build_agent(cfg, env.spec)
-    explorer, learner = build_walkers(cfg, agent, env)
+    agent = build_agent(cfg, env.spec, engine)
+    learner = build_learner(cfg, agent, env.spec)
+    processor = cfg.algo.recipe(env.spec).processor.build(env.spec, agent.device)
+    seat = Seat(agent, processor, learner, cfg.run.seed, env.spec.slots)
+    explorer = Explorer(env, [seat], cfg.run.seed, stride_of(agent.engine, learner))
     seed = derive(cfg.run.seed, "eval") if cfg.eval.seed is None else cfg.eval.seed
     return Trainer(explorer, learner, build_evaluator(cfg, agent, cfg.eval.episodes, seed), cfg.train.budget)
 
 
-def build_explorer(cfg: RunConfig, agent: Agent, env: Env, processor: Processor, sink: Sink) -> Explorer:
-    """An Explorer of all slots at once, or of two halves in turn."""
-    if not getattr(cfg.env, "halves", False):
-        return Explorer(agent, env, processor, sink, cfg.run.seed)
-    from ganglion.envs.pooled import PoolEnv
-    from ganglion.runtime.halves import Halves
-
-    if not isinstance(env, PoolEnv) or len(env.pool.shares) % 2 or env.spec.slots % 2:
-        env.close()
-        needs = "env.workers and env.slots, even numbers of both, and observations as they come (no env.frame_stack)"
-        raise UserError(f"env.halves: needs {needs}.")
-    return Halves(agent, env, processor, sink, cfg.run.seed)
-
-
-def build_walkers(cfg: RunConfig, agent: Agent, env: Env) -> tuple[Explorer, Learner]:
-    """An Explorer and the Learner it hands rows to; both in long strides where the world and the rows allow it."""
-    recipe, seed = cfg.algo.recipe(), cfg.run.seed
-    buffer, limiter, processor = recipe.buffer(env.spec, agent.device), recipe.limiter.build(), recipe.processor.build()
-    gpu, halves = agent.device.type == "cuda", getattr(cfg.env, "halves", False)
-    if not (isinstance(env, TorchEnv) and isinstance(buffer, RolloutBuffer)) or cfg.run.fast == "eager":
-        learner = Learner(agent, buffer, limiter, seed)
-        if gpu or halves or cfg.run.fast == "eager":
-            return build_explorer(cfg, agent, env, processor, learner), learner
-        return Stints(agent, env, processor, learner, seed, STINT), learner
-    wrap, stride = quicken(cfg, agent.device)[0], buffer.horizon if gpu else gcd(buffer.horizon, STRIDE)
-    fused = Fused if gpu else None
-    phase = Phase(agent, buffer, limiter, seed, wrap if gpu else None, fused)
-    return Strider(agent, env, processor, phase, seed, stride, wrap, fused), phase
+def stride_of(engine: Engine, learner: Learner) -> int:
+    """Steps of a pure world that are one function: whole rollouts where they are captured, parts of them else."""
+    if not learner.buffer.fresh:
+        return STRIDE
+    horizon = learner.buffer.room()
+    return horizon if engine.whole else gcd(horizon, STRIDE)

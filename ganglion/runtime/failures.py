@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from ganglion.core import Command, LogData, State, Stop, read_count
-from ganglion.envs.faults import Faults, faults_of
 from ganglion.envs.slots import lost_action
 from ganglion.errors import EnvError
+from ganglion.faults import Faults
 from ganglion.record.atomic import write_file
 from ganglion.record.stages import Stage, diverged
 from ganglion.runtime.trainer import Trainer
@@ -29,11 +29,13 @@ class Failed(Stage):
     def __init__(self, trainer: Trainer, folder: Path, shown: str, stops: bool = False) -> None:
         self.trainer, self.folder, self.shown = trainer, folder, shown  # the name that people know it by
         self.stops = stops
-        self.faults = trainer.explorer.faults
+        self.faults = trainer.source.faults
 
     def seen(self, log: LogData) -> Command | None:
         if log.kind == "evaluate":
-            self.write(faults_of(self.trainer.evaluator.env), log, "eval-")
+            env = self.trainer.evaluator.env
+            if env is not None:
+                self.write(env.faults, log, "eval-")
         if log.kind != "collect" or not (self.faults.fresh or self.faults.logged):
             return None
         self.write(self.faults, log)

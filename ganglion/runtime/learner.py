@@ -1,4 +1,4 @@
-"""The Learner: keeps what Explorers hand on, and learns from it when steps allow."""
+"""The Learner: keeps what Sources bring, and learns from it when steps allow."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ from torch import Tensor
 from ganglion import ops
 from ganglion.core import (
     Algorithm,
+    Buffer,
+    Draw,
+    Knobs,
     Limiter,
     LogData,
-    Model,
+    Noise,
     Obs,
     Past,
     Progress,
@@ -22,26 +25,50 @@ from ganglion.core import (
     join,
     read_count,
     under,
-)
-from ganglion.runtime.agent import Agent
-from ganglion.runtime.streams import Stream
+)  # fmt: skip
+from ganglion.runtime.agent import PLAYER, Agent
+from ganglion.runtime.randomness import Stream
+
+MOST = 64  # rows that are looked ahead for the next update
 
 
 class Learner:
-    """Agent + Buffer + Limiter. A learning phase is one item, a table of its minibatches and a position in it."""
+    """Agent + Buffer + Limiter. A learning phase is one item, a table of its minibatches and a position in it; it is
+    learned from update by update, or as one function where the engine captures it whole."""
 
-    def __init__(self, agent: Agent, buffer: Any, limiter: Limiter, seed: int) -> None:
+    def __init__(self, agent: Agent, buffer: Buffer, limiter: Limiter, seed: int) -> None:
         self.agent, self.buffer, self.limiter, self.watches = agent, buffer, limiter, watches(agent.algo)
-        self.stream = Stream(seed, "learn", agent.device)
+        name = "learn" if agent.player == PLAYER else f"learn/{agent.player}"
+        self.stream = Stream(seed, name, agent.device)
         self.mini: Any = None  # the item being learned from, prepared; None between phases
         self.table: Tensor | None = None  # [updates, rows each]
         self.position = 0
         self.deep = self.wide = 0  # rows in time and beside each other of what is learned from
+        self.updates = 0  # of a phase that can be learned from as a whole; known after the first one
+        self.may_end = False  # before its table is used up
+        engine = agent.engine
+        self._phase = engine.wrap(self.phase, f"{agent.player}/phase") if engine.whole else None
+        self._inner = engine.fuse(agent.update)
 
-    def push(self, row: Row, ahead: tuple[Obs, Past], at: Progress) -> None:
-        self.buffer.push(row, ahead, at)
+    # ------------------------------------------------------------ rows
+
+    def push(self, rows: Row, ahead: tuple[Obs, Past], at: Progress) -> None:
+        self.buffer.push(rows, ahead, at)
         if not self.buffer.fresh and self.watches:
-            self.agent.observe(ops.map_tree(lambda x: x.to(self.agent.device)[None], row))
+            self.agent.observe(ops.to_device(rows, self.agent.device))
+
+    def room(self, at: Progress, slots: int) -> int:
+        """How many rows may come before it is the learner's turn."""
+        if self.buffer.fresh:
+            return self.buffer.room()
+        if self.watches:  # what is seen changes the next action
+            return 1
+        for count in range(1, MOST):
+            if self.limiter.owes(at._replace(env_steps=at.env_steps + count * slots), ready=True):
+                return count
+        return MOST
+
+    # ------------------------------------------------------------ learning
 
     def owes(self, at: Progress) -> bool:
         """Whether it is the learner's turn."""
@@ -50,14 +77,19 @@ class Learner:
         return self.limiter.owes(at, ready=True) and self.buffer.ready()  # asked last: it may wait for the device
 
     def step(self, at: Progress) -> LogData:
-        """One update."""
+        """One update; or a whole phase, where that is one function."""
+        if self.mini is None and self.updates and self._phase is not None and self.agent.engine.walks:
+            return self.step_phase(at)
         if self.mini is None:
             self.begin(at)
         rows = () if self.table is None else self.table[self.position]
         noise = self.stream.noise(self.agent.draws.learn, self.deep, len(rows) or self.wide)
+        if self.agent.draws.update != Draw():
+            noise = noise._replace(update=self.stream.noise(self.agent.draws.update))
         update = self.agent.learn(self.mini, noise, at, rows)
         if update.priority.numel():
-            self.buffer.feedback(self.mini.index, update.priority)
+            index = self.mini.index if self.table is None else self.mini.index[:, rows]
+            self.buffer.feedback(index, update.priority)
         self.position += 1
         if self.over(update):
             self.finish()
@@ -76,19 +108,49 @@ class Learner:
 
     def over(self, update: Update) -> bool:
         """Whether the phase ends here: the table is used up, or a pass ended and the algorithm has had enough."""
-        if self.table is None or self.position == len(self.table):
+        if self.table is None:
             return True
-        if self.position % max(len(self.table) // self.agent.algo.passes, 1):  # the table may be of another config
+        algo, count = self.agent.algo, len(self.table)
+        if self.position == count:
+            alone = self.agent.draws[3:5] == (Draw(), Draw()) and not algo.sync_every and not algo.late_every
+            self.updates = count if alone and not self.may_end else 0
+            return True
+        if self.position % max(count // algo.passes, 1):  # the table may be of another config
             return False
-        enough = self.agent.algo.enough(update)
+        enough = algo.enough(update)
+        self.may_end = enough is not None
         return enough is not None and bool(enough)
 
     def finish(self) -> None:
         self.mini, self.table, self.position = None, None, 0
         if self.buffer.fresh:
             if self.watches:
-                self.agent.observe(self.buffer.rows)
+                self.agent.observe(self.buffer.rows())
             self.buffer.release()
+
+    # ------------------------------------------------------------ a phase as one function
+
+    def step_phase(self, at: Progress) -> LogData:
+        """All updates of an item."""
+        assert self._phase is not None
+        item = self.buffer.take(torch.empty(0), at)
+        noise = self.stream.noise(self.agent.draws.plan, self.wide)
+        metrics = self._phase(item, noise, self.agent.knobs(at))
+        self.finish()
+        return LogData("learn", at._replace(opt_steps=at.opt_steps + self.updates), metrics)
+
+    def phase(self, item: Any, noise: Noise, knobs: Knobs) -> dict[str, Tensor]:
+        """The updates of one item; the averages of their metrics."""
+        mini, none = self.agent.prepared(item), Noise(noise.uniform[:0], noise.normal[:0])
+        with torch.no_grad():
+            table = self.agent.algo.plan(ops.first(mini).shape[1], noise)
+        seen: dict[str, list[Tensor]] = {}
+        for rows in table.unbind():
+            for name, value in self._inner(mini, rows, knobs, none).metrics.items():
+                seen.setdefault(name, []).append(value)
+        return {name: torch.stack(values).mean() for name, values in seen.items()}
+
+    # ------------------------------------------------------------ state
 
     def state(self) -> State:
         parts = {"stream": self.stream.state(), "buffer": self.buffer.state()}
@@ -104,6 +166,7 @@ class Learner:
         phase = under(state, "phase")
         self.mini, self.table = None, None
         self.position = read_count(phase.scalars["position"], len(phase.tensors.get("table", (0,))) - 1)
+        self.updates = 0
         if "table" in phase.tensors:
             device = self.agent.device
             self.table = phase.tensors["table"].to(device)
@@ -113,5 +176,4 @@ class Learner:
 
 def watches(algo: Algorithm[Any, Any]) -> bool:
     """Whether new rows change anything in it: normalisers do, networks do not."""
-    parts = [m for m in algo.model.modules() if isinstance(m, Model) and type(m).observe is not Model.observe]
-    return type(algo).observe is not Algorithm.observe or any(getattr(part, "watches", True) for part in parts)
+    return type(algo).observe is not Algorithm.observe or algo.model.watches

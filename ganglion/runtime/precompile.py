@@ -34,7 +34,7 @@ def main(config: str, paths: list[str], modules: list[str], parent: int) -> None
     for log in trainer():
         if log.at.opt_steps >= wanted:
             break
-    trainer.explorer.env.close()
+    trainer.close()
 
 
 if __name__ == "__main__":

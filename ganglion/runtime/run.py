@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from ganglion import registry
 from ganglion.config import RunConfig, dump, load
 from ganglion.core import Command, Episode, Json, LogData, Past, Progress, State, Stop, join, read_count, under
 from ganglion.errors import ClusterLostError, DiskError, EnvError, FolderLostError, LearnerLostError, UserError
@@ -34,13 +35,14 @@ from ganglion.record.stores import StoreError, Where, located
 from ganglion.record.writers import RunInfo
 from ganglion.runtime.agent import Agent
 from ganglion.runtime.build import build, build_agent, build_env, build_evaluator, pick_device
+from ganglion.runtime.engine import Engine
 from ganglion.runtime.evaluator import deviation, never
 from ganglion.runtime.failures import Failed
 from ganglion.runtime.fleet.coordinator import Coordinator
 from ganglion.runtime.fleet.judge import Beside
 from ganglion.runtime.fleet.receiver import Receiver
 from ganglion.runtime.fleet.station import light, modules
-from ganglion.runtime.streams import derive
+from ganglion.runtime.randomness import derive
 from ganglion.runtime.trainer import Trainer
 
 log = logging.getLogger(__name__)
@@ -57,7 +59,6 @@ class Run:
         self.why = ""  # what was chosen for this machine when the run began, and why
         self.checkpoints = Checkpoints(folder / "checkpoints", cfg.save.keep)
         self.trainer = trainer
-        self.received = self.trainer.explorer if isinstance(self.trainer.explorer, Receiver) else None
         self.profile = Profile(self.trainer)
         self.offset: int | None = None  # of metrics.jsonl, where a resumed run goes on
         self.changed = False  # settings, which are to be written down
@@ -74,7 +75,8 @@ class Run:
 
     def judge(self) -> Beside | None:
         """Evaluation beside training, where explorers are actors."""
-        fleet = self.received and self.received.fleet
+        source = self.trainer.source
+        fleet = source.fleet if isinstance(source, Receiver) else None
         if not isinstance(fleet, Coordinator) or not self.cfg.fleet.evaluator:
             return None
         agent, every = self.trainer.learner.agent, self.cfg.eval.every
@@ -83,14 +85,14 @@ class Run:
     # ------------------------------------------------------------ beginning
 
     @classmethod
-    def create(cls, cfg: RunConfig) -> Run:
+    def create(cls, cfg: RunConfig, engine: Engine | None = None) -> Run:
         """A new run in a new folder, on a disk or in a store. The folder is made when the parts of the run are, and
-        locked before anything is written."""
+        locked before anything is written. An engine of the caller's is used where one is given."""
         folder = None if cfg.run.dir is None else located(cfg.run.dir, "run.dir")
         if folder is not None:
             check_unused(folder)
         cfg, why = settled(cfg)
-        trainer = build(cfg)
+        trainer = build(cfg, engine)
         with ExitStack() as undo:
             undo.callback(trainer.close)
             run = cls(cfg, folder or made(cfg.title), trainer)
@@ -147,7 +149,7 @@ class Run:
     def take_up(self, checkpoint: Where) -> None:
         """Continues from a checkpoint."""
         state, meta = self.checkpoints.load(checkpoint)
-        varying = ("trainer/explorer", "trainer/learner", "evaluated", "failed", "recorded", "saved")
+        varying = ("trainer/source", "trainer/learner", "evaluated", "failed", "recorded", "saved")
         check_matches(self.state(), state, varying, str(checkpoint))
         with taking(checkpoint):
             before, self.offset, _ = dict(meta["environment"]), read_count(meta["metrics"]), Progress.read(meta["at"])
@@ -175,8 +177,8 @@ class Run:
                 self.changed = False
             if not self.writers:
                 self.open_writers()
-            swap = self.trainer.learner.agent.swap
-            swap.compiler = Compiler(self.desk.path / CONFIG, modules(self.cfg))
+            engine = self.trainer.learner.agent.engine
+            engine.attach(Compiler(self.desk.path / CONFIG, modules(self.cfg)))
             events = compose(self.trainer(), self.evaluated, self.stopped, self.failed, self.recorded, self.saved)
             try:
                 stop = yield from events
@@ -188,7 +190,7 @@ class Run:
                     self.save()
                 raise
             finally:
-                swap.compiler.stop()
+                engine.detach()
                 for writer in self.writers:
                     writer.close()
                 self.offset = self.written()
@@ -228,24 +230,23 @@ class Run:
         learner = self.trainer.learner
         buffer = {f"buffer/{name}": value for name, value in learner.buffer.metrics().items()}
         knobs = learner.agent.settings(self.trainer.at)  # of these counters: a run just resumed has used none yet
-        walked = self.received.numbers() if self.received else self.trainer.explorer.faults.numbers()
+        walked = self.trainer.source.numbers()
         return {**buffer, **{f"knob/{name}": value for name, value in knobs.items()}, **walked, **self.profile.lap()}
 
     def needs(self) -> int:
         """Bytes on disk that the run will need in the end."""
-        every, slots = self.cfg.save.every, self.trainer.explorer.env.spec.slots
+        every, slots = self.cfg.save.every, self.trainer.source.spec.slots
         rows = int(every.count // slots) if every.unit == "steps" else 0
         return self.checkpoints.estimate(self.state(), rows)
 
     def summary(self) -> Mapping[str, str]:
         at, best = self.trainer.at, self.evaluated.best
         took = f"{at.env_steps:,} env steps, {at.opt_steps:,} updates, {at.seconds:.1f} s of training"
-        faults = self.trainer.explorer.faults
+        source, faults = self.trainer.source, self.trainer.source.faults
         failed = {"Failures": faults.summary()} if faults.count else {}
         speed = {"Speed": self.profile.line()} if self.profile.steps else {}
         score = "not evaluated" if best is None else f"{best:.2f} mean return"
-        fleet = {"Items": self.received.line()} if self.received else {}
-        return {"Trained": took, **speed, "Best": score, **failed, **fleet}
+        return {"Trained": took, **speed, "Best": score, **failed, **source.summary()}
 
     def close(self) -> None:
         """Ends what the environments hold: worker processes, windows. The run cannot go on after it."""
@@ -338,7 +339,7 @@ def about(cfg: RunConfig, folder: Where) -> dict[str, Json]:
     except (OSError, subprocess.SubprocessError):
         state = ""
     system = {"python": platform.python_version(), "machine": platform.machine(), "system": platform.system()}
-    made = {"ganglion": version("ganglion"), "command": sys.argv, "git": state, "resume": f"ganglion resume {folder}"}
+    made = {"ganglion": registry.version(), "command": sys.argv, "git": state, "resume": f"ganglion resume {folder}"}
     return {**made, **environment(cfg), **system}
 
 

@@ -1,59 +1,143 @@
-"""Several runs that train together, as one model: each is an ordinary run in a folder of its own."""
+"""Several runs that train together, as one model: each is an ordinary run in a folder of its own.
+
+Every run walks by itself, in a greenlet, and knows nothing of the others. Only its Engine is another one: where a run
+calls a function of its algorithm it is left waiting, until all that can have come to the same function; then that is
+computed for all of them at once, on stacked arguments and with stacked parameters, and each goes on with its part.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
+from functools import partial
 from math import sqrt
 from statistics import fmean
 from time import perf_counter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from ganglion.buffers import RolloutBuffer
+import torch
+from greenlet import getcurrent, greenlet
+
+from ganglion import ops
 from ganglion.config import RunConfig
-from ganglion.core import Command, LogData, Progress, SetKnob, Stop
-from ganglion.envs.world import TorchEnv
+from ganglion.core import LogData, Stop
 from ganglion.errors import DivergedError, UserError
+from ganglion.fast import Compiler
+from ganglion.fast.direct import Fn
+from ganglion.nn.stack import Inner, Stack, side_by_side
+from ganglion.runtime.build import build_engine, build_local
+from ganglion.runtime.engine import Engine
 from ganglion.runtime.evaluator import deviation
-from ganglion.runtime.joint import Joint, JointSamples, build_template, check_alike
-from ganglion.runtime.joint_rollouts import JointActing, JointPhases, JointWalk
 from ganglion.runtime.run import Run
-from ganglion.runtime.trainer import Trainer, spent
+from ganglion.runtime.trainer import Trainer
 
 MOST = 1_024  # runs that train together
 T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120,
      2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042)  # fmt: skip
+LEARNS = ("update", "late", "phase")  # functions that change what they read
 
 
-class Waiting(Trainer):
-    """A Trainer that does not move by itself: before each turn it waits for whoever moves all."""
+class Request(NamedTuple):
+    """A function that a run waits for."""
 
-    brought: tuple[LogData, float] | None = None  # by a turn that its stages have not seen yet, and how long it took
+    name: str
+    args: tuple[Any, ...]
 
-    @classmethod
-    def like(cls, trainer: Trainer) -> Waiting:
-        made = cls(trainer.explorer, trainer.learner, trainer.evaluator, trainer.budget)
-        made.at = trainer.at
-        return made
 
-    def __call__(self) -> Generator[LogData, Command | None, Stop]:
-        stop: Stop | None = None
-        while True:
-            if self.brought is not None:  # even where it is to stop: what was learned counts
-                log = self.moved(*self.brought)
-            elif stop is not None or self.finished():
-                return stop or Stop("budget", finished=True)
-            else:
-                log = LogData("wait", self.at, {})
-            command = yield log
-            stop = command if isinstance(command, Stop) else stop
-            if isinstance(command, SetKnob):
-                self.learner.agent.pin(command)
+class OneOfMany(Engine):
+    """The engine of one of several runs: its functions are computed for all at once, whatever form they would have had;
+    in which that would have been follows from its own counters, and decides how long its blocks are."""
 
-    def moved(self, log: LogData, seconds: float) -> LogData:
-        """Counts a turn, not before its stages hear of it."""
-        at = Progress(*log.at[:3], self.at.seconds + seconds)
-        self.at, self.brought = Progress(*at[:4], spent(self.budget, at)), None
-        return LogData(log.kind, self.at, log.metrics, log.episodes)
+    def __init__(self, alone: Engine) -> None:
+        fuse = alone.fuse if alone.whole else None
+        super().__init__(alone.device, alone.fast, alone.since, alone.least, alone.able, fuse)
+        self.alone = alone
+        self.spent = self.resumed = 0.0  # seconds of its own, and when it was last taken up
+
+    def wrap(self, fn: Fn, name: str) -> Fn:
+        def call(*args: Any) -> Any:
+            grad = torch.is_grad_enabled()
+            torch.set_grad_enabled(True)  # as it is for whoever runs next
+            try:
+                return getcurrent().parent.switch(Request(name, args))
+            finally:
+                torch.set_grad_enabled(grad)
+
+        return call
+
+    def wrap_own(self, fn: Fn) -> Fn:
+        return self.alone.wrap_own(fn)
+
+    def attach(self, compiler: Compiler) -> None:
+        """What is compiled is compiled for all."""
+
+    @property
+    def walks(self) -> bool:
+        return True
+
+    def clock(self) -> float:
+        return self.spent + perf_counter() - self.resumed
+
+
+class Template(Engine):
+    """The engine of a trainer that stands for all: it tells its functions, and runs none."""
+
+    def __init__(self, alone: Engine) -> None:
+        self.functions: dict[str, Fn] = {}
+        self.inner: list[Inner] = []
+        super().__init__(alone.device, None, fuse=self.part if alone.whole else None)
+
+    def wrap(self, fn: Fn, name: str) -> Fn:
+        self.functions[name] = fn
+        return fn
+
+    def part(self, fn: Fn) -> Fn:
+        self.inner.append(Inner(fn))
+        return self.inner[-1]
+
+
+class Batch:
+    """The functions of K trainers as one: eager, as plain operations (`auto`), compiled, or captured."""
+
+    def __init__(self, template: Trainer, trainers: Sequence[Trainer], cfg: RunConfig) -> None:
+        self.count, engine = len(trainers), template.learner.agent.engine
+        assert isinstance(engine, Template)
+        self.mode = "graph" if engine.device.type == "cuda" and cfg.run.fast != "eager" else cfg.run.fast
+        self.stack = Stack([t.learner.agent.algo for t in trainers], template.learner.agent.algo)
+        self.functions = {name: self.form(self.stack.all(fn)) for name, fn in engine.functions.items()}
+        for inner in engine.inner:
+            part = self.stack.all(inner.fn)
+            inner.batch(self.traced(part) if self.mode == "graph" else part, self.count)
+        self.given: dict[str, list[Any]] = {}  # by function: the arguments of each, those of before where it is idle
+
+    def form(self, fn: Fn) -> Fn:
+        """A function of [K, ...] in the form that was chosen."""
+        if self.mode == "graph":
+            from ganglion.fast.capture import Captured
+
+            return Captured(fn)
+        return fn if self.mode == "eager" else self.traced(fn)
+
+    def traced(self, fn: Fn) -> Fn:
+        """The same as plain operations, compiled unless `auto`: many models share the cost of each."""
+        from ganglion.fast.trace import Traced
+
+        return Traced(fn, partial(self.stack.sparing, range(self.count)), plain=self.mode == "auto")
+
+    def __call__(self, name: str, asked: dict[int, tuple[Any, ...]]) -> dict[int, Any]:
+        """What comes of a function for those that ask for it."""
+        some = next(iter(asked.values()))
+        given = self.given.setdefault(name, [some] * self.count)
+        for k, args in asked.items():
+            given[k] = args
+        idle = [k for k in range(self.count) if k not in asked] if name.rpartition("/")[2] in LEARNS else []
+        stacked = side_by_side(given)
+        if idle:
+            with self.stack.sparing(idle):
+                gave = self.functions[name](*stacked)
+        else:
+            gave = self.functions[name](*stacked)
+        parts = ops.unstack(gave)
+        return {k: parts[k] for k in asked}
 
 
 class Told(NamedTuple):
@@ -64,42 +148,97 @@ class Told(NamedTuple):
 
 
 class Member:
-    """One of the runs: its stream, and where it stands."""
+    """One of the trainers: its greenlet, and what it waits for."""
 
-    def __init__(self, run: Run) -> None:
-        self.run, self.trainer = run, Waiting.like(run.trainer)
-        run.trainer, run.without = self.trainer, ("console",)  # one screen cannot show several
-        self.stream = run.stream()
-        self.told: Stop | None = None
-        self.begun = self.waits = self.over = False
+    def __init__(self, events: Generator[LogData, Any, Any], engine: OneOfMany) -> None:
+        self.engine = engine
+        self.green = greenlet(partial(follow, events))
+        self.waits: Request | None = None
+        self.answer: Any = None  # to what it waited for
+        self.stop: Stop | None = None
         self.last: float | None = None  # score
         self.lost: DivergedError | None = None  # why it ended before the others
 
-    def next(self) -> LogData | None:
-        """Its next event; None where it waits for its turn, or is over."""
-        told, self.told = (self.told, None) if self.begun else (None, self.told)
-        self.begun = True
+    @property
+    def over(self) -> bool:
+        return self.green.dead
+
+    def go_on(self) -> LogData | None:
+        """Its next event; None where it waits for a function, or is over."""
+        told, self.answer = self.answer, None
+        self.engine.resumed = perf_counter()
         try:
-            event = self.stream.send(told)
-        except StopIteration:
-            self.over = True
-            return None
+            came = self.green.switch(told)
         except DivergedError as error:  # the others go on
-            self.over, self.waits, self.lost = True, False, error
+            came, self.lost = None, error
+        self.engine.spent += perf_counter() - self.engine.resumed
+        if isinstance(came, Request):
+            self.waits = came
             return None
-        turned = event.kind in ("collect", "learn") and not self.trainer.finished() and not self.due()
-        self.waits = (event.kind == "wait" or turned) and self.told is None
-        if event.kind == "evaluate":
-            self.last = event.metrics["eval/return_mean"]
-        return None if event.kind == "wait" else event
+        if came is not None:
+            self.answer, self.stop = self.stop, None
+            if came.kind == "evaluate":
+                self.last = came.metrics["eval/return_mean"]
+        log: LogData | None = came
+        return log
 
-    def due(self) -> bool:
-        """Whether a stage has something to do before the next turn; if not, nobody need be asked."""
-        at, stages = self.trainer.at, (self.run.evaluated.due, self.run.recorded.due, self.run.saved.due)
-        return any(due.passes(at) for due in stages)
 
-    def stop(self, told: Stop) -> None:
-        self.told, self.waits = told, False
+def follow(events: Generator[LogData, Any, Any], _: object) -> None:
+    """Hands the events of a stream to whoever moves all, and the stream what is said to them."""
+    told = None
+    try:
+        while True:
+            told = getcurrent().parent.switch(events.send(told))
+    except StopIteration:
+        return
+    finally:
+        events.close()
+
+
+class Together:
+    """Moves K trainers so that they compute as one."""
+
+    def __init__(self, members: Sequence[Member], batch: Batch, learn_first: bool) -> None:
+        self.members, self.batch, self.learn_first = members, batch, learn_first
+
+    def stream(self) -> Generator[Told, Stop | None, None]:
+        """All that happens until each is over. `send` takes a Stop, meant for all."""
+        members = self.members
+        try:
+            while not all(member.over for member in members):
+                for k, member in enumerate(members):
+                    while member.waits is None and not member.over:
+                        event = member.go_on()
+                        stop = None if event is None else (yield Told(k, event))
+                        if stop is not None:
+                            for each in members:
+                                each.stop = stop
+                            member.answer = stop
+                self.compute()
+        finally:
+            for member in members:
+                member.green.throw()
+
+    def compute(self) -> None:
+        """One function, for those that wait for it.
+
+        Rollouts stay in step where nobody explores before all have learned; with replays those that owe an update wait
+        for the others: then all learn at once, though endings shift each one's count of steps.
+        """
+        waiting = {k: member.waits for k, member in enumerate(self.members) if member.waits is not None}
+        names = {request.name for request in waiting.values()}
+        if not names:
+            return
+        learning = {name for name in names if "walk/" not in name and not name.endswith("/explore")}
+        name = min((learning if self.learn_first else names - learning) or names)
+        asked = {k: request.args for k, request in waiting.items() if request.name == name}
+        began = perf_counter()
+        answers = self.batch(name, asked)
+        share = (perf_counter() - began) / len(asked)
+        for k, answer in answers.items():
+            member = self.members[k]
+            member.waits, member.answer = None, answer
+            member.engine.spent += share
 
 
 class Seeds:
@@ -109,52 +248,20 @@ class Seeds:
         if not 2 <= len(configs) <= MOST:
             raise UserError(f"{len(configs)} runs cannot train together. Accepted: 2 to {MOST}.")
         check_alike(configs)
-        template = build_template(alone(configs[0]))  # before anything is written
-        self.members = [Member(Run.create(alone(cfg))) for cfg in configs]
-        self.runs = [member.run for member in self.members]
-        self.joint = Joint(template, [member.trainer for member in self.members], [run.cfg for run in self.runs])
-        cfg, first = self.runs[0].cfg, self.members[0].trainer
-        self.collecting: JointActing | JointWalk
-        self.learning: JointPhases | JointSamples
-        self.rollouts = isinstance(first.learner.buffer, RolloutBuffer)
-        self.learning = phases = JointPhases(self.joint, cfg) if self.rollouts else JointSamples(self.joint)
-        if isinstance(first.explorer.env, TorchEnv) and isinstance(phases, JointPhases):
-            self.collecting = JointWalk(self.joint, cfg, phases)
-        else:
-            self.collecting = JointActing(self.joint)
+        configs = [alone(cfg) for cfg in configs]
+        rehearse(configs)  # before anything is written
+        engines = [OneOfMany(build_engine(cfg)) for cfg in configs]
+        self.runs = [Run.create(cfg, engine) for cfg, engine in zip(configs, engines, strict=True)]
+        for run in self.runs:
+            run.without = ("console",)  # one screen cannot show several
+        trainers = [run.trainer for run in self.runs]
+        batch = Batch(template_of(self.runs[0].cfg), trainers, self.runs[0].cfg)
+        self.members = [Member(run.stream(), engine) for run, engine in zip(self.runs, engines, strict=True)]
+        self.together = Together(self.members, batch, trainers[0].learner.buffer.fresh)
 
     def stream(self) -> Generator[Told, Stop | None, None]:
         """All that happens in all runs until each has spent its budget. `send` takes a Stop, meant for all."""
-        members = self.members
-        try:
-            while not all(member.over for member in members):
-                for k, member in enumerate(members):
-                    while not (member.waits or member.over):
-                        event = member.next()
-                        stop = None if event is None else (yield Told(k, event))
-                        if stop is not None:
-                            for each in members:
-                                each.stop(stop)
-                if ready := [k for k, member in enumerate(members) if member.waits]:
-                    self.turn(ready)
-        finally:
-            for member in members:
-                member.stream.close()
-
-    def turn(self, ready: Sequence[int]) -> None:
-        """Moves some of those that are ready: all whose turn is of one kind.
-
-        Rollouts stay in step where nobody explores before all have learned; with replays those that owe an update wait
-        for the others: then all learn at once, though endings shift each one's count of steps.
-        """
-        owing = [k for k in ready if self.members[k].trainer.learner.owes(self.members[k].trainer.at)]
-        free = [k for k in ready if k not in owing]
-        learn = bool(owing) and (self.rollouts or not free)
-        who, began = owing if learn else free, perf_counter()
-        logs = self.learning.learn(who) if learn else self.collecting.collect(who)
-        share = (perf_counter() - began) / len(who)
-        for k, event in zip(who, logs, strict=True):
-            self.members[k].trainer.brought, self.members[k].waits = (event, share), False
+        return self.together.stream()
 
     def scores(self) -> dict[str, list[float]]:
         """The last and the best evaluation of each run that has any."""
@@ -167,10 +274,65 @@ class Seeds:
             run.close()
 
 
+def template_of(cfg: RunConfig) -> Trainer:
+    """One more trainer, that stands for all."""
+    return build_local(cfg, Template(build_engine(cfg)))
+
+
+def rehearse(configs: Sequence[RunConfig]) -> None:
+    """Acts and learns once for two throw-away trainers: what cannot be computed for several is refused here."""
+    engines = [OneOfMany(build_engine(cfg)) for cfg in configs[:2]]
+    trainers = [build_local(cfg, engine) for cfg, engine in zip(configs, engines, strict=False)]
+    plain = configs[0].model_copy(update={"run": configs[0].run.model_copy(update={"fast": "eager"})})
+    batch = Batch(template_of(plain), trainers, plain)
+    members = [Member(once(trainer), engine) for trainer, engine in zip(trainers, engines, strict=True)]
+    try:
+        for _ in Together(members, batch, trainers[0].learner.buffer.fresh).stream():
+            pass
+    except RuntimeError as error:
+        why = str(error).strip().split("\n")[0][:200]
+        raise UserError(
+            f"algo.kind: {configs[0].algo.kind} with these settings cannot train several runs together ({why}). "
+            "Train them one after the other."
+        ) from error
+    finally:
+        for trainer in trainers:
+            trainer.close()
+
+
+def once(trainer: Trainer) -> Generator[LogData, None, None]:
+    """Each function of an algorithm, for the first time."""
+    while not trainer.learner.buffer.ready():
+        yield trainer.run_collect()
+    for _ in range(1 + trainer.learner.agent.algo.late_every):
+        yield trainer.run_train()
+
+
 def alone(cfg: RunConfig) -> RunConfig:
     """The config with its environments in this process, unless workers were asked for: each run would have its own."""
     auto = cfg.env.plain().get("workers") == "auto"
     return cfg.model_copy(update={"env": cfg.env.model_copy(update={"workers": 0})}) if auto else cfg
+
+
+def check_alike(configs: Sequence[RunConfig]) -> None:
+    """Refuses runs that differ in more than seeds and numbers of the algorithm: their shapes or steps would differ."""
+    free = ("run.seed", "run.name", "run.dir", "eval.seed")
+    if configs[0].fleet.learners > 1:
+        raise UserError("fleet.learners: several cannot train several runs together. Accepted: 1.")
+    if configs[0].run.mode != "local":
+        raise UserError(f"run.mode: {configs[0].run.mode} cannot train several runs together. Accepted: local.")
+    first = ops.flatten_names(configs[0].plain())
+    for cfg in configs[1:]:
+        other = ops.flatten_names(cfg.plain())
+        for path in sorted({*first, *other}):
+            a, b = first.get(path), other.get(path)
+            name = path.replace("/", ".")
+            number = isinstance(a, float) and isinstance(b, float) and name.startswith("algo.")
+            if a != b and name not in free and (not number or name.startswith("algo.processor.")):
+                raise UserError(
+                    f"{name}: runs that train together may differ in run.seed and in numbers of the algorithm "
+                    f"(algo.lr, algo.gamma, ...), not in this: {a} and {b}. Train them one after the other."
+                )
 
 
 def interval(values: Sequence[float]) -> tuple[float, float, float]:

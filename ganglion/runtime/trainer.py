@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
-from time import perf_counter
 
 from ganglion.config import Every
-from ganglion.core import Command, Episode, LogData, Progress, SetKnob, State, Stop, join, under
-from ganglion.envs.faults import close_all
+from ganglion.core import Command, Episode, LogData, Progress, SetKnob, Source, State, Stop, join, under
+from ganglion.faults import close_all
 from ganglion.runtime.evaluator import Evaluator, never
-from ganglion.runtime.explorer import Explorer
-from ganglion.runtime.fleet.receiver import Receiver
 from ganglion.runtime.learner import Learner
 
 
 class Trainer:
-    """Explorer and Learner in turn until the budget is spent. Stopping and calling again continues."""
+    """Source and Learner in turn until the budget is spent. Stopping and calling again continues."""
 
-    def __init__(self, explorer: Explorer | Receiver, learner: Learner, evaluator: Evaluator, budget: Every) -> None:
-        self.explorer, self.learner, self.evaluator, self.budget = explorer, learner, evaluator, budget
+    def __init__(self, source: Source, learner: Learner, evaluator: Evaluator, budget: Every) -> None:
+        self.source, self.learner, self.evaluator, self.budget = source, learner, evaluator, budget
+        self.clock = learner.agent.engine.clock
         self.at = Progress()
 
     def __call__(self) -> Generator[LogData, Command | None, Stop]:
-        """Each `next` is one step of every slot, or one update. `send` takes commands."""
+        """Each `next` is one block of steps of every slot, or one update. `send` takes commands."""
         while not self.finished():
             command = yield self.run_train() if self.learner.owes(self.at) else self.run_collect()
             if isinstance(command, Stop):
@@ -36,13 +34,13 @@ class Trainer:
         return self.at.fraction >= 1 and not (self.budget.unit == "steps" and self.learner.owes(self.at))
 
     def run_collect(self) -> LogData:
-        """One action of every slot."""
-        began = perf_counter()
-        return self.tick(self.explorer.step(self.at), began)
+        """A block of actions of every slot."""
+        began = self.clock()
+        return self.tick(self.source.step(self.at), began)
 
     def run_train(self) -> LogData:
-        """One update."""
-        began = perf_counter()
+        """One update, or a learning phase where that is one function."""
+        began = self.clock()
         return self.tick(self.learner.step(self.at), began)
 
     def run_evaluate(self, asked: Callable[[], bool] = never) -> tuple[list[Episode], Mapping[str, float]]:
@@ -50,25 +48,25 @@ class Trainer:
         return self.evaluator.run(asked)
 
     def tick(self, log: LogData, began: float) -> LogData:
-        at = Progress(*log.at[:3], self.at.seconds + perf_counter() - began)
+        at = Progress(*log.at[:3], self.at.seconds + self.clock() - began)
         self.at = Progress(*at[:4], spent(self.budget, at))
         return LogData(log.kind, self.at, log.metrics, log.episodes)
 
     def close(self) -> None:
         """Ends what the environments hold: worker processes, windows."""
-        close_all([self.explorer.env, self.evaluator])
+        close_all([self.source, self.evaluator])
 
     def state(self) -> State:
         counters = State({}, {"at": list(self.at)})
         agent = self.learner.agent.state()
-        parts = {"agent": agent, "explorer": self.explorer.state(), "learner": self.learner.state()}
+        parts = {"agent": agent, "source": self.source.state(), "learner": self.learner.state()}
         return join({"counters": counters, **parts})
 
     def restore(self, state: State) -> None:
         self.at = Progress.read(under(state, "counters").scalars["at"])
         self.at = self.at._replace(fraction=spent(self.budget, self.at))  # the budget may have been changed
         self.learner.agent.restore(under(state, "agent"))
-        self.explorer.restore(under(state, "explorer"))
+        self.source.restore(under(state, "source"))
         self.learner.restore(under(state, "learner"))
 
 

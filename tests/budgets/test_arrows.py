@@ -7,26 +7,39 @@ from collections.abc import Iterator
 
 from tests.budgets.source import PARTS, SOURCES, Source
 
-FREE = {"errors"}  # the one error, for everybody
+FREE = {"errors", "faults"}  # what can go wrong, for everybody
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
+    "faults": {"errors"},
     "spaces": set(),
     "state": set(),
     "exchange": set(),
     "core": {"exchange", "spaces", "state"},
     "registry": set(),
-    "native": set(),
+    "cpp_extension": set(),
     "processes": set(),
     "config": {"core", "registry"},
     "ops": {"core"},
-    "nn": {"core", "config", "native", "ops"},
-    "buffers": {"core", "config", "native", "ops"},
+    "nn": {"core", "config", "cpp_extension", "ops"},
+    "buffers": {"core", "config", "cpp_extension", "ops"},
     "algos": {"core", "config", "ops", "nn", "buffers"},
     "envs": {"core", "config"},
     "record": {"core", "config"},
     "league": {"core", "config"},
-    "fast": {"core", "config", "native", "processes"},
-    "runtime": {"core", "exchange", "config", "ops", "nn", "buffers", "envs", "record", "fast", "processes"},
+    "fast": {"core", "config", "cpp_extension", "processes"},
+    "runtime": {
+        "core",
+        "exchange",
+        "registry",
+        "config",
+        "ops",
+        "nn",
+        "buffers",
+        "envs",
+        "record",
+        "fast",
+        "processes",
+    },
     "zoo": set(),
 }
 COMPOSERS = {"", "__main__", "cli"}  # the package's front doors may import anything

@@ -51,13 +51,13 @@ def counted(settings: list[str]) -> tuple[Counter[str], Counter[str]]:
     found: dict[str, Counter[str]] = {}
     while trainer.at.opt_steps < 12:
         if trainer.at.opt_steps == 2 and not found:
-            for name in ("sample", "learn"):
+            for name in ("act", "learn"):
                 found[name] = Counter()
                 setattr(agent, name, noting(name, getattr(agent, name), found))
         trainer.run_train() if trainer.learner.owes(trainer.at) else trainer.run_collect()
-    while not found["sample"]:
+    while not found["act"]:
         trainer.run_train() if trainer.learner.owes(trainer.at) else trainer.run_collect()
-    return found["sample"], found["learn"]
+    return found["act"], found["learn"]
 
 
 def noting(name: str, call: Any, found: dict[str, Counter[str]]) -> Any:

@@ -18,7 +18,7 @@ from tests.budgets.source import PACKAGE, ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 LOCK = [line for line in (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines() if line[:1] != "#"]
-BARE = {"torch", "numpy", "gymnasium", "pydantic", "pyyaml", "rich", "safetensors"}
+BARE = {"greenlet", "torch", "numpy", "gymnasium", "pydantic", "pyyaml", "rich", "safetensors"}
 
 
 def test_the_lock_holds_plain_pins() -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from ganglion import ops
 from ganglion.core import Past, Progress, Row
 
 
@@ -59,4 +60,9 @@ def random_rows(slots: int, count: int, seed: int, memory: bool = False) -> tupl
 
 def feed(buffer, rows: list[Row]) -> None:
     for i, row in enumerate(rows):
-        buffer.push(row, (row.obs, Past((), row.start[None])), Progress(opt_steps=i))
+        buffer.push(block([row]), (row.obs, Past((), row.start[None])), Progress(opt_steps=i))
+
+
+def block(rows: list[Row]) -> Row:
+    """Rows [B, ...] as they are pushed, [T, B, ...]."""
+    return ops.stack(rows)

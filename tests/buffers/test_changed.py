@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from ganglion.buffers import PrioritisedConfig, ReplayConfig, rollout
-from ganglion.core import Box, Discrete, EnvSpec, Past, Progress
+from ganglion.buffers import PrioritisedConfig, ReplayConfig, RolloutConfig
+from ganglion.core import Box, Discrete, EnvSpec, Progress
 from ganglion.errors import UserError
 from tests.buffers.naive import feed, random_rows
 
@@ -16,7 +16,7 @@ CPU, SPEC = torch.device("cpu"), EnvSpec(Box((1,)), Discrete(2), 2)
 
 
 def filled(cfg: ReplayConfig, n: int = 1) -> Any:
-    buffer = cfg.folding(n, 0.9, False)(SPEC, CPU)
+    buffer = cfg.folded(n, 0.9, False).build(SPEC, CPU)
     feed(buffer, random_rows(2, 30, seed=1)[0])
     return buffer
 
@@ -26,29 +26,28 @@ def filled(cfg: ReplayConfig, n: int = 1) -> Any:
 def test_another_capacity_is_refused(kind: type[ReplayConfig], capacity: int):
     state = filled(kind(capacity=60)).state()
     with pytest.raises(UserError, match=r"algo\.replay\.capacity"):
-        kind(capacity=capacity).folding(1, 0.9, False)(SPEC, CPU).restore(state)
+        kind(capacity=capacity).folded(1, 0.9, False).build(SPEC, CPU).restore(state)
 
 
 @pytest.mark.parametrize("kinds", [(ReplayConfig, PrioritisedConfig), (PrioritisedConfig, ReplayConfig)])
 def test_another_kind_is_refused(kinds: tuple[type[ReplayConfig], type[ReplayConfig]]):
     state = filled(kinds[0](capacity=60)).state()
     with pytest.raises(UserError, match=r"algo\.replay\.kind"):
-        kinds[1](capacity=60).folding(1, 0.9, False)(SPEC, CPU).restore(state)
+        kinds[1](capacity=60).folded(1, 0.9, False).build(SPEC, CPU).restore(state)
 
 
 @pytest.mark.parametrize("horizon", [4, 16])
 def test_another_horizon_is_refused(horizon: int):
     """A shorter one would learn from rows of an earlier rollout as well."""
-    buffer, past = rollout(8, 0.9)(SPEC, CPU), Past((), torch.zeros(1, 2, dtype=torch.bool))
-    for row in random_rows(2, 5, seed=1)[0]:
-        buffer.push(row, (row.obs, past), Progress())
+    buffer = RolloutConfig().rollouts(0.9, 8).build(SPEC, CPU)
+    feed(buffer, random_rows(2, 5, seed=1)[0])
     with pytest.raises(UserError, match=r"algo\.horizon"):
-        rollout(horizon, 0.9)(SPEC, CPU).restore(buffer.state())
+        RolloutConfig().rollouts(0.9, horizon).build(SPEC, CPU).restore(buffer.state())
 
 
 def test_a_longer_fold_draws_no_row_whose_later_rows_are_not_there():
     state = filled(PrioritisedConfig(capacity=40), n=1).state()
-    longer = PrioritisedConfig(capacity=40).folding(6, 0.9, False)(SPEC, CPU)
+    longer = PrioritisedConfig(capacity=40).folded(6, 0.9, False).build(SPEC, CPU)
     longer.restore(state)
     index = longer.take(torch.rand(400, dtype=torch.float64), Progress()).index
     newest = longer.ring.pushed - 1

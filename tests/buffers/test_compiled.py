@@ -12,7 +12,8 @@ import torch
 from ganglion import ops
 from ganglion.buffers import PrioritisedConfig, ReplayConfig, compiled
 from ganglion.core import Progress
-from tests.buffers.test_frames import FRAMES, feed, walk
+from tests.buffers.naive import feed
+from tests.buffers.test_frames import FRAMES, walk
 
 CPU = torch.device("cpu")
 needs_compiler = pytest.mark.skipif(compiled.code() is None, reason="needs a C compiler")
@@ -22,7 +23,7 @@ def told(kind: Any, name: str, n: int, recurrent: bool, frames: bool) -> list[to
     """All that a buffer gives and keeps over a few rounds of pushes, samples and priorities."""
     spec, rows = walk(FRAMES[name], 3, 4, 130, seed=n, size=5 if recurrent else 0)
     spec = spec if frames else replace(spec, frame=None)
-    buffer = kind(capacity=200, batch=32, max_staleness=110).folding(n, 0.9, recurrent)(spec, CPU)
+    buffer = kind(capacity=200, batch=32, max_staleness=110).folded(n, 0.9, recurrent).build(spec, CPU)
     g, seen = torch.Generator().manual_seed(0), []
     for first in range(0, 130, 26):
         feed(buffer, rows[first : first + 26])
@@ -55,7 +56,7 @@ def test_numpy_gives_what_compiled_loops_give(kind, name, frames, n, recurrent, 
 def test_rows_that_do_not_lie_as_they_are_kept_are_stored_all_the_same():
     spec, rows = walk(FRAMES["vector"], 3, 4, 20, seed=0)
     spec = replace(spec, frame=None)
-    plain, odd = (ReplayConfig(capacity=200, batch=8).folding(1, 0.9, False)(spec, CPU) for _ in range(2))
+    plain, odd = (ReplayConfig(capacity=200, batch=8).folded(1, 0.9, False).build(spec, CPU) for _ in range(2))
     feed(plain, rows)
     with_gaps = [ops.map_tree(lambda x: torch.stack([x, x], -1)[..., 0], row) for row in rows[1:]]
     feed(odd, [rows[0], *(row._replace(reward=row.reward.double()) for row in with_gaps)])

@@ -8,7 +8,8 @@ import torch
 from ganglion import ops
 from ganglion.buffers import PrioritisedConfig, ReplayConfig
 from ganglion.core import Progress
-from tests.buffers.test_frames import FRAMES, feed, walk
+from tests.buffers.naive import feed
+from tests.buffers.test_frames import FRAMES, walk
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
@@ -18,8 +19,8 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 @pytest.mark.parametrize(("n", "recurrent"), [(1, False), (3, False), (1, True), (2, True)])
 def test_a_sample_of_a_gpu_is_that_of_main_memory(kind, name, n, recurrent):
     spec, rows = walk(FRAMES[name], 3, 4, 90, seed=n, size=5 if recurrent else 0)
-    make = kind(capacity=200, batch=32).folding(n, 0.9, recurrent)
-    buffers = [make(spec, torch.device(device)) for device in ("cpu", "cuda")]
+    make = kind(capacity=200, batch=32).folded(n, 0.9, recurrent)
+    buffers = [make.build(spec, torch.device(device)) for device in ("cpu", "cuda")]
     for buffer in buffers:
         feed(buffer, rows)
     g = torch.Generator().manual_seed(0)
@@ -30,7 +31,7 @@ def test_a_sample_of_a_gpu_is_that_of_main_memory(kind, name, n, recurrent):
             assert torch.allclose(here.double(), there.cpu().double(), atol=1e-6)
         for buffer, sample in zip(buffers, samples, strict=True):
             buffer.feedback(sample.index, torch.linspace(0, 2, 32, device=sample.index.device))
-    restored = make(spec, torch.device("cuda"))
+    restored = make.build(spec, torch.device("cuda"))
     restored.restore(buffers[0].state())
     again = [buffer.take(uniform, Progress(opt_steps=200)) for buffer in (buffers[0], restored)]
     assert all(

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from ganglion import ops
 from ganglion.buffers import PrioritisedConfig, ReplayConfig
 from ganglion.buffers.frames import BACK, Frames
-from ganglion.core import Box, Composite, Discrete, EnvSpec, Past, Progress, Row, Space, Step
+from ganglion.core import Box, Composite, Discrete, EnvSpec, Progress, Row, Space, Step
 from ganglion.envs import FrameStack
 from ganglion.record.checkpoint import Checkpoints
+from tests.buffers.naive import feed
 from tests.contract.worlds import RandomWorld
 
 CPU = torch.device("cpu")
@@ -63,15 +64,10 @@ def walk(frame: Space, count: int, slots: int, rows: int, seed: int, size: int =
     return env.spec, made
 
 
-def feed(buffer: Any, rows: list[Row]) -> None:
-    for i, row in enumerate(rows):
-        buffer.push(row, (row.obs, Past((), row.start[None])), Progress(opt_steps=i))
-
-
 def both(spec: EnvSpec, cfg: ReplayConfig, n: int, recurrent: bool = False) -> tuple[Any, Any]:
     """A buffer that keeps frames, and a naive one that keeps stacks."""
-    make = cfg.folding(n, 0.9, recurrent)
-    frames, naive = make(spec, CPU), make(replace(spec, frame=None), CPU)
+    make = cfg.folded(n, 0.9, recurrent)
+    frames, naive = make.build(spec, CPU), make.build(replace(spec, frame=None), CPU)
     assert isinstance(frames.seen, Frames) and not isinstance(naive.seen, Frames)
     return frames, naive
 
@@ -83,10 +79,10 @@ def same(a: Any, b: Any, where: torch.Tensor | None = None) -> bool:
 
 
 def drawable(buffer: Any) -> torch.Tensor:
-    """Every flat position that may be sampled."""
+    """Every flat position that may be sampled, [1, N]."""
     first = buffer.ring.pushed - buffer.ring.filled + buffer.lost
     times = torch.arange(first, buffer.ring.pushed - buffer.fold.reach)
-    return ((times[:, None] * buffer.slots + torch.arange(buffer.slots)) % buffer.size).flatten()
+    return ((times[:, None] * buffer.slots + torch.arange(buffer.slots)) % buffer.size).reshape(1, -1)
 
 
 cases = st.tuples(
@@ -130,7 +126,7 @@ def test_every_sequence_with_memory_is_that_of_a_buffer_of_whole_stacks(case, n,
 def test_what_is_drawn_at_the_write_head_is_what_was_seen(case, kind, n):
     name, count, slots, rows, seed = case
     spec, made = walk(FRAMES[name], count, slots, rows, seed)
-    buffer = kind(capacity=12 * slots).folding(n, 0.9, False)(spec, CPU)
+    buffer = kind(capacity=12 * slots).folded(n, 0.9, False).build(spec, CPU)
     g = torch.Generator().manual_seed(seed)
     for t, row in enumerate(made):
         feed(buffer, [row])
@@ -138,7 +134,7 @@ def test_what_is_drawn_at_the_write_head_is_what_was_seen(case, kind, n):
             continue
         sample = buffer.take(torch.rand(20, generator=g, dtype=torch.float64), Progress())
         assert torch.isin(sample.index, drawable(buffer)).all()
-        for i, index in enumerate(sample.index.tolist()):
+        for i, index in enumerate(sample.index[0].tolist()):
             place, slot = divmod(index, slots)
             time = t - (t - place) % buffer.ring.length
             assert same(ops.map_tree(lambda x, i=i: x[0, i], sample.data.obs), ops.select(made[time].obs, slot))
@@ -146,7 +142,7 @@ def test_what_is_drawn_at_the_write_head_is_what_was_seen(case, kind, n):
 
 def test_priorities_are_never_given_to_rows_without_their_frames():
     spec, made = walk(FRAMES["vector"], 4, 2, 60, 1)
-    buffer = PrioritisedConfig(capacity=40).folding(1, 0.9, False)(spec, CPU)
+    buffer = PrioritisedConfig(capacity=40).folded(1, 0.9, False).build(spec, CPU)
     for row in made:
         feed(buffer, [row])
         live = torch.nonzero(buffer.tree.mass).flatten()
@@ -157,7 +153,7 @@ def test_priorities_are_never_given_to_rows_without_their_frames():
 @pytest.mark.parametrize("count", [0, 5, 45])
 def test_a_saved_buffer_continues_the_same(kind, count, tmp_path):
     spec, made = walk(FRAMES["named"], 4, 2, 70, 3)
-    one, two = (kind(capacity=60).folding(2, 0.9, False)(spec, CPU) for _ in range(2))
+    one, two = (kind(capacity=60).folded(2, 0.9, False).build(spec, CPU) for _ in range(2))
     feed(one, made[:count])
     checkpoints = Checkpoints(tmp_path, 1)
     two.restore(checkpoints.load(checkpoints.save(one.state(), 1, {}))[0])
@@ -171,7 +167,7 @@ def test_a_saved_buffer_continues_the_same(kind, count, tmp_path):
 
 def test_a_wrapper_that_changes_stacks_without_saying_so_is_found_out():
     spec, made = walk(FRAMES["vector"], 3, 2, 8, 0)
-    buffer = ReplayConfig(capacity=40).folding(1, 0.9, False)(spec, CPU)
+    buffer = ReplayConfig(capacity=40).folded(1, 0.9, False).build(spec, CPU)
     with pytest.raises(ValueError, match=r"EnvSpec\.frame"):
         feed(buffer, [row._replace(obs=row.obs + torch.arange(9.0) * t) for t, row in enumerate(made)])
 
@@ -187,7 +183,7 @@ def test_a_million_frames_fit_in_seven_and_a_half_gigabytes(kind):
     slots, rows = 8, 4_096
     frame = Box((1, 84, 84), torch.uint8)
     spec = EnvSpec(Box((4, 84, 84), torch.uint8), Discrete(6), slots, frame=frame)
-    buffer = kind(capacity=rows).folding(1, 0.99, False)(spec, CPU)
+    buffer = kind(capacity=rows).folded(1, 0.99, False).build(spec, CPU)
     off, obs = torch.zeros(slots, dtype=torch.bool), torch.zeros(slots, 4, 84, 84, dtype=torch.uint8)
     row = Row(obs, torch.zeros(slots, dtype=torch.int64), torch.zeros(slots), off, off, ~off, ~off, {}, ())
     for t in range(rows // slots):
@@ -210,7 +206,7 @@ def test_memory_is_taken_as_rows_come():
 
     spec, made = walk(Box((84, 84), torch.uint8), 4, 2, 3, 0)
     before = resident()
-    buffer = ReplayConfig(capacity=100_000).folding(1, 0.99, False)(spec, CPU)
+    buffer = ReplayConfig(capacity=100_000).folded(1, 0.99, False).build(spec, CPU)
     feed(buffer, made)
     assert ops.leaves(buffer.ring.held.obs)[0].nbytes > 700e6
     assert resident() - before < 100e6

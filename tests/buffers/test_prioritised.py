@@ -14,7 +14,7 @@ from tests.buffers.test_replay import CPU, spec, take
 
 
 def build(slots: int, capacity: int, n: int = 1, **settings):
-    return PrioritisedConfig(capacity=capacity, **settings).folding(n, 0.9, False)(spec(slots), CPU)
+    return PrioritisedConfig(capacity=capacity, **settings).folded(n, 0.9, False).build(spec(slots), CPU)
 
 
 @settings(max_examples=60, deadline=None)
@@ -107,13 +107,13 @@ def test_priorities_shape_the_draw_and_the_weights():
     buffer = build(1, 40, alpha=1.0, beta={"kind": "constant", "value": 1.0})
     feed(buffer, rows)
     live = torch.nonzero(buffer.tree.mass[:40]).squeeze(-1)
-    buffer.feedback(live, torch.arange(1, len(live) + 1).float())
+    buffer.feedback(live[None], torch.arange(1, len(live) + 1).float())
     sample = take(buffer, 20_000)
-    counts = torch.bincount(sample.index, minlength=40)[live].double()
+    counts = torch.bincount(sample.index[0], minlength=40)[live].double()
     expected = torch.arange(1, len(live) + 1).double()
     assert torch.allclose(counts / counts.sum(), expected / expected.sum(), atol=5e-3)
     assert sample.weight.shape == (1, 20_000), "one weight per row: [T, B], never [B, B]"
-    by_row = {int(i): float(w) for i, w in zip(sample.index, sample.weight[0], strict=True)}
+    by_row = {int(i): float(w) for i, w in zip(sample.index[0], sample.weight[0], strict=True)}
     for k, row in enumerate(live.tolist()):
         assert abs(by_row[row] - 1 / (k + 1)) < 1e-4, (
             "beta 1 undoes the bias: weight is 1/priority, scaled to at most 1"
@@ -125,11 +125,11 @@ def test_beta_follows_its_schedule_and_new_rows_are_most_urgent():
     buffer = build(1, 60, alpha=1.0)
     feed(buffer, rows[:20])
     live = torch.nonzero(buffer.tree.mass[:60]).squeeze(-1)
-    buffer.feedback(live, torch.full((len(live),), 9.0))
+    buffer.feedback(live[None], torch.full((len(live),), 9.0))
     feed(buffer, rows[20:25])
     new = buffer.tree.mass[19:24][buffer.ring.held.valid[19:24, 0]]
     assert torch.allclose(new, torch.full_like(new, 9.0), atol=1e-3)
-    buffer.feedback(live[:1], torch.tensor([1.0]))
+    buffer.feedback(live[None, :1], torch.tensor([1.0]))
     early = take(buffer, 500, at=Progress(fraction=0.0)).weight.min()
     late = take(buffer, 500, at=Progress(fraction=1.0)).weight.min()
     assert late < early, "full correction weighs often-drawn rows less"

@@ -19,7 +19,7 @@ def spec(slots: int) -> EnvSpec:
 
 
 def build(slots: int, capacity: int, n: int, gamma: float = 0.9, recurrent: bool = False, **settings):
-    return ReplayConfig(capacity=capacity, **settings).folding(n, gamma, recurrent)(spec(slots), CPU)
+    return ReplayConfig(capacity=capacity, **settings).folded(n, gamma, recurrent).build(spec(slots), CPU)
 
 
 def take(buffer, count: int, seed: int = 0, at: Progress = Progress()):
@@ -82,7 +82,7 @@ def test_sampling_is_uniform_over_what_can_be_sampled():
     buffer = build(4, 80, 1)
     feed(buffer, rows)
     sample = take(buffer, 40_000)
-    counts = torch.bincount(sample.index, minlength=80).float()
+    counts = torch.bincount(sample.index[0], minlength=80).float()
     live = counts[counts > 0]
     assert len(live) == (20 - 1) * 4
     assert (live / live.mean() - 1).abs().max() < 0.25
@@ -96,7 +96,7 @@ def test_use_and_staleness_are_counted_and_limited():
     index = buffer.take(middle, Progress(opt_steps=9)).index
     assert buffer.usage.uses(index) == 1
     weights = [float(buffer.take(middle, Progress(opt_steps=9)).weight.sum()) for _ in range(2)]
-    valid = float(buffer.ring.held.valid[index])
+    valid = float(buffer.ring.held.valid[index[0]])
     assert weights == [valid, 0.0], "a third use counts nothing"
     late = buffer.take(torch.tensor([0.01], dtype=torch.float64), Progress(opt_steps=9))
     assert float(late.weight.sum()) == 0.0, "row 0 is 9 updates old, and 8 are allowed"
@@ -125,7 +125,7 @@ def test_burn_in_rows_warm_the_memory_up_only():
 @pytest.mark.parametrize("count", [0, 7, 60])
 def test_state_round_trip_continues_the_same(kind, count):
     rows, _ = random_rows(3, 80, 5)
-    make = lambda: kind(capacity=90).folding(2, 0.9, False)(spec(3), CPU)  # noqa: E731
+    make = lambda: kind(capacity=90).folded(2, 0.9, False).build(spec(3), CPU)  # noqa: E731
     one, two = make(), make()
     feed(one, rows[:count])
     two.restore(one.state())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -50,3 +51,12 @@ def test_a_name_of_an_installed_package_is_imported_when_used() -> None:
 def test_a_package_that_lacks_another_says_so() -> None:
     with pytest.raises(UserError, match="net 'lame' needs the package 'no_such_package'"):
         load(TEXT, ["algo.net=lame"])
+
+
+def test_a_source_tree_that_is_not_installed_has_a_version_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> str:
+        raise metadata.PackageNotFoundError(name)
+
+    assert registry.version() == metadata.version("ganglion")
+    monkeypatch.setattr(metadata, "version", missing)
+    assert registry.version() == "source"

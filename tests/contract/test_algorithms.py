@@ -11,9 +11,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ganglion import ops, registry
 from ganglion.core import Progress, State
 from ganglion.errors import UserError
-from ganglion.fast import wrapper
 from ganglion.runtime.agent import enter
-from tests.contract.worlds import CASES, Bench, Case
+from tests.contract.worlds import CASES, Bench, Case, one_graph
 
 each = pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
 
@@ -95,7 +94,7 @@ def reset_like(bench: Bench) -> dict[str, object]:
 def test_exploit_is_deterministic_and_explore_differs_per_slot(case: Case):
     bench = Bench(case)
     bench.train(2, Progress())
-    step, _ = bench.explorer.now
+    step, _ = bench.now
     slots = case.slots
     same = ops.map_tree(lambda x: x[:1].expand(slots, *x.shape[1:]), step.obs)  # every slot sees the same
     past = bench.agent.start(slots)
@@ -104,10 +103,29 @@ def test_exploit_is_deterministic_and_explore_differs_per_slot(case: Case):
         assert torch.equal(a, b) and torch.equal(a, a[:1].expand_as(a))
     at, different = Progress(), 0
     for _ in range(20):
-        noise = bench.explorer.stream.noise(bench.agent.draws.explore, 1, slots)
+        noise = bench.stream.noise(bench.agent.draws.explore, 1, slots)
         action = bench.agent.sample(same, past, noise, at).action
         different += any(not torch.equal(a, a[:1].expand_as(a)) for a in ops.leaves(action))
     assert different > 5, "one coin for all slots would never differ"
+
+
+@each
+def test_only_predict_reads_parameters_while_acting(case: Case):
+    """Central inference predicts in one process and explores in another, whose own weights are not the learner's."""
+    bench = Bench(case)
+    step, past = bench.now
+    first, second = bench.agent.parted(bench.explorer.seats[0].noise.next())
+    knobs = bench.agent.knobs(Progress())
+    with torch.no_grad():
+        prediction = bench.algo.predict(enter(step.obs), past, first)
+        prediction = ops.map_tree(lambda x: x.clone() if isinstance(x, torch.Tensor) else x, prediction)
+        right = bench.algo.explore(prediction, knobs, second), bench.algo.exploit(prediction)
+        for part in bench.algo.parts().values():
+            for tensor in part.state().tensors.values():
+                tensor.fill_(float("nan") if tensor.is_floating_point() else 0)
+        poisoned = bench.algo.explore(prediction, knobs, second), bench.algo.exploit(prediction)
+    for a, b in zip(ops.leaves(right), ops.leaves(poisoned), strict=True):
+        assert torch.equal(a, b)
 
 
 class NoSync(TorchDispatchMode):
@@ -136,13 +154,13 @@ def learnable(case: Case) -> tuple[Bench, object, object, Progress]:
 def test_act_and_learn_never_wait_for_the_device(case: Case):
     bench, mini, noise, at = learnable(case)
     knobs = bench.agent.knobs(at)
-    step, past = bench.explorer.now
+    step, past = bench.now
     obs = enter(step.obs)
-    acting = bench.explorer.stream.noise(bench.agent.draws.explore, 1, case.slots)
+    acting, still = bench.stream.noise(bench.agent.draws.explore, 1, case.slots), bench.algo.neutral(past.start)
     with NoSync():
         with torch.no_grad():
-            bench.algo.explore(bench.algo.predict(obs, past), knobs, acting)
-            bench.algo.exploit(bench.algo.predict(obs, past))
+            bench.algo.explore(bench.algo.predict(obs, past, still), knobs, acting)
+            bench.algo.exploit(bench.algo.predict(obs, past, still))
         bench.algo.learn(mini, knobs, noise)
         bench.algo.learn_late(mini, knobs, noise)
 
@@ -160,7 +178,7 @@ def test_learn_leaves_its_inputs_alone(case: Case):
 def test_whole_act_and_learn_are_one_graph(case: Case):
     """Full-graph compilation of every act and learn, equal to eager. aot_eager traces all that inductor would."""
     torch._dynamo.reset()
-    eager, compiled = Bench(case), Bench(case, wrap=wrapper("compile", backend="aot_eager"))
+    eager, compiled = Bench(case), Bench(case, wrap=one_graph)
     a, b = eager.train(4, Progress()), compiled.train(4, Progress())
     assert a == b
     for name, value in eager.parameters().items():
@@ -191,4 +209,4 @@ def test_weights_travel_by_command_and_obey(case: Case):
     two.agent.obey(weights)
     one.train(2, at)  # what was handed over does not move with the learner
     for name, value in two.algo.model.state().tensors.items():
-        assert torch.equal(value, weights.tensors[name])
+        assert torch.equal(value, weights.tensors[f"model/{name}"])

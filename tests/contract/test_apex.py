@@ -31,7 +31,7 @@ def test_new_rows_are_as_urgent_as_learning_would_find_them(name: str, double: b
     assert buffer.ring.pushed > buffer.ring.length
     index = buffer.tree.mass.nonzero().squeeze(-1)
     assert 60 < len(index) < len(buffer.tree.mass)
-    sample = buffer.gather(index, None, at)
+    sample = buffer.gather(index[None], None, at)
     learned = bench.algo.learn(sample, bench.agent.knobs(at), Noise(torch.empty(0), torch.empty(0))).priority
     torch.testing.assert_close(buffer.tree.mass[index].float(), learned + buffer.cfg.floor, rtol=2e-5, atol=2e-5)
 
@@ -50,7 +50,8 @@ def test_every_slot_of_every_explorer_has_its_own_rate():
         algo, coins = cfg.build(Case("ladder", "dqn", TWO, slots=slots).spec()), 400
         algo.share = share
         knobs = {"epsilon": torch.tensor(algo.knobs(Progress())["epsilon"])}
-        prediction = algo.predict(torch.zeros(1, slots, 4), Past((), torch.ones(1, slots, dtype=torch.bool)))
+        start = torch.ones(1, slots, dtype=torch.bool)
+        prediction = algo.predict(torch.zeros(1, slots, 4), Past((), start), algo.neutral(start))
         greedy, strayed = prediction.dist.mode(), torch.zeros(slots)
         for k in range(coins):  # a coin that falls from 0 to 1, and always the other action
             uniform = torch.stack([torch.full((1, slots), k / coins), 0.75 - 0.5 * greedy], -1)

@@ -59,11 +59,11 @@ def test_learning_from_frames_is_learning_from_whole_stacks() -> None:
     """Bit by bit, while no frame has been overwritten."""
     frames, whole = trainer("frames", capacity=2_000), trainer("frames", capacity=2_000)
     cfg = whole.learner.buffer.cfg
-    spec = whole.explorer.env.spec
-    assert spec.frame is not None and frames.learner.buffer.seen.history == 2
-    whole.learner.buffer = cfg.folding(1, 0.99, False)(replace(spec, frame=None), torch.device("cpu"))
+    spec = whole.source.env.spec
+    assert spec.frame is not None and frames.learner.buffer.history == 2
+    whole.learner.buffer = cfg.folded(1, 0.99, False).build(replace(spec, frame=None), torch.device("cpu"))
     for used in (frames, whole):
         for _ in used():
             pass
-    assert whole.learner.buffer.seen.history == 0
+    assert whole.learner.buffer.history == 0
     assert fingerprint(frames.learner.agent.state()) == fingerprint(whole.learner.agent.state())

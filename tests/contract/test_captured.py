@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ganglion.core import Progress
-from ganglion.fast import wrapper
+from ganglion.fast.capture import Captured
 from tests.contract.worlds import CASES, Bench, Case
 
 
@@ -15,11 +15,11 @@ from tests.contract.worlds import CASES, Bench, Case
 def test_captured_is_eager_after_50_updates(case: Case, monkeypatch: pytest.MonkeyPatch):
     device = torch.device("cuda")
     monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)  # as runtime.build has it
-    eager, captured = (Bench(case, wrap=wrapper(mode), device=device) for mode in ("eager", "graph"))
+    eager, captured = (Bench(case, wrap=wrap, device=device) for wrap in (None, Captured))
     a, b = eager.train(50, Progress()), captured.train(50, Progress())
     assert a == b
     for name, value in eager.parameters().items():
         assert torch.equal(value, captured.parameters()[name]), name
     if case.name != "td3-bfloat16":  # which torch 2.11 cannot record, and which then runs eagerly
-        fast = [captured.agent.fast_explore, captured.agent.fast_learn]
+        fast = [captured.agent._explore.fast, captured.agent._update.fast]
         assert all(one is not None for function in fast for one in function.recordings.values())

@@ -79,7 +79,7 @@ def test_each_part_of_an_action_may_have_a_mask():
     obs = Composite({"obs": Box((3,)), "action_mask": masks})
     bench = Bench(Case("parts", "ppo", Composite({"gear": THREE, "steer": ARM}), obs, PPO))
     bench.train(3, Progress())
-    rows = bench.learner.buffer.rows
+    rows = bench.learner.buffer.rows()
     legal = rows.obs["action_mask"]["gear"].gather(-1, rows.action["gear"].unsqueeze(-1))
     assert (legal > 0).all()
 

@@ -13,17 +13,21 @@ from ganglion.core import (
     Box,
     Composite,
     Discrete,
+    Env,
     EnvSpec,
     Episode,
     MultiBinary,
     MultiDiscrete,
+    Past,
     Space,
     State,
     Step,
 )  # fmt: skip
 from ganglion.runtime.agent import Agent
-from ganglion.runtime.explorer import Explorer
+from ganglion.runtime.engine import Engine
+from ganglion.runtime.explorer import Explorer, Seat
 from ganglion.runtime.learner import Learner
+from ganglion.runtime.randomness import Stream
 
 CPU = torch.device("cpu")
 
@@ -47,7 +51,7 @@ def draw(space: Space, slots: int, g: torch.Generator, mask: bool = False) -> An
             return {k: draw(s, slots, g, mask=k == "action_mask") for k, s in space.items.items()}
 
 
-class RandomWorld:
+class RandomWorld(Env):
     """Random observations, rewards and endings; says when an action does not fit its space."""
 
     promise = "state"
@@ -177,19 +181,38 @@ CASES = [
 ]  # fmt: skip
 
 
+def one_graph(fn: Any) -> Any:
+    """A function as one graph, traced as inductor would."""
+    import torch._dynamo.config as dynamo
+
+    dynamo.trace_autograd_ops = True
+    return torch.compile(fn, fullgraph=True, backend="aot_eager")
+
+
 class Bench:
     """An algorithm with everything around it, in a made-up world."""
 
-    def __init__(self, case: Case, seed: int = 0, wrap: Any = lambda f: f, device: torch.device = CPU) -> None:
+    def __init__(self, case: Case, seed: int = 0, wrap: Any = None, device: torch.device = CPU) -> None:
         cfg = registry.lookup("algo", case.algo).model_validate(case.settings)
         spec = case.spec()
         with torch.random.fork_rng(), device:
             torch.manual_seed(seed)
             self.algo = cfg.build(spec)
-        self.agent = Agent(self.algo, device, wrap)
-        recipe = cfg.recipe()
-        self.learner = Learner(self.agent, recipe.buffer(spec, device), recipe.limiter.build(), seed)
-        self.explorer = Explorer(self.agent, RandomWorld(spec), recipe.processor.build(), self.learner, seed)
+        self.agent = Agent(self.algo, Engine(device, wrap))
+        recipe = cfg.recipe(spec)
+        buffer, limiter = recipe.buffer.build(spec, device), recipe.limiter.build(spec, device)
+        self.learner = Learner(self.agent, buffer, limiter, seed)
+        seat = Seat(self.agent, recipe.processor.build(spec, device), self.learner, seed, spec.slots)
+        self.explorer = Explorer(RandomWorld(spec), [seat], seed)
+
+    @property
+    def now(self) -> tuple[Step, Past]:
+        """What the slots see and remember."""
+        return self.explorer.begin(), self.explorer.seats[0].past
+
+    @property
+    def stream(self) -> Stream:
+        return self.explorer.seats[0].stream
 
     def train(self, updates: int, at: Any) -> Any:
         """Runs in turn until so many more updates are made."""

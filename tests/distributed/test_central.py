@@ -17,7 +17,7 @@ from ganglion.runtime.fleet.advised import Advised, pack_answer, pack_question, 
 from ganglion.runtime.fleet.broker import LocalBroker
 from ganglion.runtime.fleet.predictor import Predictor, build_predictor
 from ganglion.runtime.fleet.station import lighten
-from ganglion.runtime.streams import Stream
+from ganglion.runtime.randomness import Stream
 from tests.equal.runs import SORTS
 
 EAGER = {"log": {"writers": []}, "eval": "never", "save": "never"}
@@ -80,8 +80,8 @@ def test_what_waits_together_is_one_batch(monkeypatch: pytest.MonkeyPatch) -> No
     made = build(config("ppo", train={"budget": "1000 steps"}))
     for _ in made():
         pass
-    told = made.explorer.numbers()  # type: ignore[union-attr]
-    made.explorer.env.close()
+    told = made.source.numbers()  # type: ignore[union-attr]
+    made.close()
     assert made.at.env_steps >= 1_000 and made.at.opt_steps > 0 and max(seen) == 3
     assert told["fleet/lost"] == told["fleet/duplicated"] == 0 and told["fleet/received"] > 0
 
@@ -95,7 +95,7 @@ def test_what_goes_wrong_in_the_predictor_is_told(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(RuntimeError, match="no crystal ball"):
         for _ in made():
             pass
-    made.explorer.env.close()
+    made.close()
 
 
 def test_where_explorers_have_agents_of_their_own_it_is_refused() -> None:

@@ -184,8 +184,8 @@ def trainer(sort: str, steps: int, path: str, **fleet: Any) -> tuple[Trainer, Fi
     given = {**SORTS[sort], **EAGER, "train": {"budget": f"{steps} steps"}}
     run, fleet = {"mode": "files", "fast": "eager"}, {"path": path, "rows": 16, "silence": 1.5, **fleet}
     made = build(RunConfig.model_validate({**given, "run": run, "fleet": fleet}))
-    assert isinstance(made.explorer, Receiver) and isinstance(made.explorer.fleet, Files)
-    return made, made.explorer.fleet
+    assert isinstance(made.source, Receiver) and isinstance(made.source.fleet, Files)
+    return made, made.source.fleet
 
 
 class Guests:
@@ -216,8 +216,8 @@ def test_it_learns_and_accounts_for_every_item(sort: str, codec: str, monkeypatc
     made, fleet = trainer(sort, 1_000, path, compress=codec, compress_above=0)
     assert (fleet.worker is None) == (sort == "dqn")
     lags = [log.metrics["lag"] for log in made() if "lag" in log.metrics]
-    told = made.explorer.numbers()  # type: ignore[union-attr]
-    made.explorer.env.close()
+    told = made.source.numbers()  # type: ignore[union-attr]
+    made.close()
     guests.join()
     assert made.at.env_steps >= 1_000 and made.at.opt_steps > 0
     assert told["fleet/lost"] == told["fleet/duplicated"] == told["fleet/refused"] == 0
@@ -234,7 +234,7 @@ def test_bytes_that_are_no_item_of_this_run_are_refused(tmp_path: Path) -> None:
     guests = Guests(str(tmp_path), 1)
     for _ in made():
         pass
-    made.explorer.env.close()
+    made.close()
     guests.join()
     assert fleet.account.refused == 2 and "2 refused" in fleet.account.line() and fleet.account.lost == 0
 
@@ -255,7 +255,7 @@ def test_one_leaves_and_another_takes_its_place(tmp_path: Path) -> None:
     guests.join()
     more = Guests(str(tmp_path), 1)
     until(lambda: ("main", 0, 1) in fleet.account.next)  # type: ignore[comparison-overlap]
-    made.explorer.env.close()
+    made.close()
     more.join()
     assert fleet.account.lost == fleet.account.in_flight == 0 and fleet.account.restarts == 1
 
@@ -319,7 +319,7 @@ def test_processes_share_a_folder_and_one_of_them_is_killed(
     os.kill(explorers[victim].pid, signal.SIGKILL)
     until(lambda: fleet.account.restarts == 1)
     until(lambda: any(source.incarnation == 1 for source in fleet.account.next) and made.at.opt_steps > updates + 10)
-    made.explorer.env.close()
+    made.close()
     told = [process.communicate(timeout=30)[0] for k, process in enumerate(explorers) if k != victim]
     assert all(text.endswith("The run is over.\n") for text in told), told
     assert fleet.account.lost == fleet.account.duplicated == 0 and fleet.account.in_flight == 1
@@ -342,7 +342,7 @@ def test_explorers_are_killed_again_and_again(tmp_path: Path, started: Callable[
         if killed == 6 and now > 10 + 10 * killed:
             break
     account, updates = fleet.account, made.at.opt_steps
-    made.explorer.env.close()
+    made.close()
     print(f"{killed} killed in {now:.0f} s: {account.line()}, {updates} updates, {len(fleet.roster.begun)} places")
     assert account.lost == account.duplicated == account.refused == 0 and 0 < account.in_flight <= killed
     assert all(b > a for a, b in zip(counts, counts[1:])) and account.received > counts[-1]
@@ -394,9 +394,9 @@ def test_two_learners_do_not_share_a_place(tmp_path: Path) -> None:
     first[1].begin()
     with pytest.raises(UserError, match="another process"):
         second[1].begin()
-    first[0].explorer.env.close()
+    first[0].close()
     second[1].begin()
-    second[0].explorer.env.close()
+    second[0].close()
 
 
 def test_a_place_that_cannot_be_used_is_named(tmp_path: Path) -> None:
@@ -411,7 +411,7 @@ def test_it_says_that_nobody_is_there(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(roster, "ALONE", 0.0)
     made, fleet = trainer("dqn", 100, str(tmp_path))
     fleet.pull(0.0)
-    made.explorer.env.close()
+    made.close()
     assert f"no explorer is there. Start one, anywhere: ganglion explore {tmp_path}" in caplog.text
 
 

@@ -67,7 +67,7 @@ class Scene:
         fleet = {"explorers": 1, "rows": 16, "path": str(world / "fleet"), "silence": 1_000.0, "compress": "zlib"}
         cfg = config(sort, world / "run", 10**9, run=given, fleet=fleet, eval="never", save="never")
         self.run = Run.create(cfg)
-        received = self.run.received
+        received = self.run.trainer.source
         assert received is not None and isinstance(received.fleet, Files)
         self.receiver, self.fleet, self.account = received, received.fleet, received.fleet.account
         self.home = world / "fleet" / self.fleet.session.token

@@ -38,7 +38,7 @@ def trained(sort: str, mode: str, steps: int = 500, **fleet: Any) -> Trainer:
     made = trainer(sort, mode, steps, **fleet)
     for _ in made():
         pass
-    made.explorer.env.close()
+    made.close()
     return made
 
 
@@ -59,15 +59,15 @@ def test_a_sync_run_resumes_exactly(tmp_path: Path) -> None:
             break
     again = finish(Run.open(tmp_path / "b"))
     assert fingerprint(again.trainer.learner.state()) == fingerprint(whole.trainer.learner.state())
-    assert again.trainer.explorer.line().startswith(
-        f"{whole.trainer.explorer.numbers()['fleet/received']:.0f} items: 0 lost, 0 dup"
+    assert again.trainer.source.fleet.account.line().startswith(
+        f"{whole.trainer.source.numbers()['fleet/received']:.0f} items: 0 lost, 0 dup"
     )
 
 
 @pytest.mark.parametrize("sort", ["dqn", "frames", "ppo", "recurrent", "sac"])
 def test_threads_learn_and_account_for_every_item(sort: str) -> None:
     made = trained(sort, "threads", 1_000, explorers=3, rows=10)
-    told = made.explorer.numbers()
+    told = made.source.numbers()
     assert made.at.env_steps >= 1_000 and made.at.opt_steps > 0 and made.at.episodes >= 0
     assert told["fleet/received"] > 0 and told["fleet/lost"] == told["fleet/duplicated"] == 0
     assert told["fleet/explorers"] == 3 and 0 <= told["fleet/wait_share"] <= 1
@@ -75,21 +75,21 @@ def test_threads_learn_and_account_for_every_item(sort: str) -> None:
 
 def test_more_and_fewer_explorers_while_it_runs() -> None:
     made = trainer("dqn", "threads", 3_000, explorers=1, rows=8)
-    assert isinstance(made.explorer, Receiver) and isinstance(made.explorer.fleet, Threads)
+    assert isinstance(made.source, Receiver) and isinstance(made.source.fleet, Threads)
     seen: dict[int, int] = {}
     for log in made():
-        if log.at.env_steps > 800 and made.explorer.fleet.wanted == 1:
-            made.explorer.fleet.resize(3)
-    seen = {source.explorer: count for source, count in made.explorer.fleet.account.next.items()}
-    made.explorer.fleet.resize(1)
-    assert set(seen) == {0, 1, 2} and made.explorer.numbers()["fleet/explorers"] == 1
-    made.explorer.env.close()
-    assert made.explorer.numbers()["fleet/lost"] == 0
+        if log.at.env_steps > 800 and made.source.fleet.wanted == 1:
+            made.source.fleet.resize(3)
+    seen = {source.explorer: count for source, count in made.source.fleet.account.next.items()}
+    made.source.fleet.resize(1)
+    assert set(seen) == {0, 1, 2} and made.source.numbers()["fleet/explorers"] == 1
+    made.close()
+    assert made.source.numbers()["fleet/lost"] == 0
 
 
 def test_items_that_are_too_old_are_dropped_and_counted() -> None:
     made = trained("sac", "threads", 1_500, explorers=2, rows=4, max_lag=0)
-    told = made.explorer.numbers()
+    told = made.source.numbers()
     assert told["fleet/stale"] > 0 and told["fleet/rows_dropped"] > 0 and told["fleet/lost"] == 0
 
 
@@ -110,10 +110,10 @@ def test_items_that_are_not_what_the_spaces_say_are_refused(monkeypatch: pytest.
     monkeypatch.setattr(LocalBroker, "push", spoil)
     for _ in made():
         pass
-    made.explorer.env.close()
-    told = made.explorer.numbers()
+    made.close()
+    told = made.source.numbers()
     assert told["fleet/refused"] > 0 and told["fleet/received"] > 0 and told["fleet/lost"] == 0
-    assert {source.explorer for source in made.explorer.fleet.account.next} == {0, 1}
+    assert {source.explorer for source in made.source.fleet.account.next} == {0, 1}
 
 
 def test_in_lockstep_they_end_the_run_with_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,7 +123,7 @@ def test_in_lockstep_they_end_the_run_with_a_line(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(UserError, match=r"env: .*rows/action should be from 0 to 1"):
         for _ in made():
             pass
-    made.explorer.env.close()
+    made.close()
 
 
 def test_what_goes_wrong_in_a_thread_is_told_here(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,7 +134,7 @@ def test_what_goes_wrong_in_a_thread_is_told_here(monkeypatch: pytest.MonkeyPatc
     made = trainer("dqn", "threads", 500, explorers=1)
     with pytest.raises(RuntimeError, match="the world is flat"):
         next(made())
-    made.explorer.env.close()
+    made.close()
 
 
 def test_what_goes_wrong_in_one_of_two_threads_is_told_while_the_other_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,7 +150,7 @@ def test_what_goes_wrong_in_one_of_two_threads_is_told_while_the_other_goes_on(m
     with pytest.raises(RuntimeError, match="the world is flat"):
         for _ in zip(range(2_000), made()):
             pass
-    made.explorer.env.close()
+    made.close()
 
 
 def test_explorers_go_over_to_compiled_functions_with_the_learner(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,7 +160,7 @@ def test_explorers_go_over_to_compiled_functions_with_the_learner(monkeypatch: p
     def wrap(fn: Any) -> Any:
         return lambda *args: (called.append(fn.__name__), fn(*args))[1]
 
-    monkeypatch.setattr("ganglion.runtime.build.wrapper", lambda mode: wrap)
+    monkeypatch.setattr("ganglion.runtime.build.Compiled", wrap)
     cfg = RunConfig.model_validate({**SORTS["dqn"], **EAGER, "run": {"swap": 5_000}})
     broker = LocalBroker(1)
     station = Station(cfg, Lot(4), broker)
@@ -168,7 +168,7 @@ def test_explorers_go_over_to_compiled_functions_with_the_learner(monkeypatch: p
     station.settled = 2
     learner = build(cfg).learner.agent
     for version, (fast, acts) in enumerate([(False, 0), (True, 0), (True, 0), (True, 4), (True, 8)]):
-        learner.swap.on = fast
+        learner.engine.switch(fast)
         broker.publish(learner.command(Progress(opt_steps=version)), "main")
         station.item()
         assert called.count("explore") == acts
@@ -199,7 +199,7 @@ def test_compiling_beforehand_starts_no_fleet(tmp_path: Path, monkeypatch: pytes
 def test_failures_of_two_explorers_are_two_files(tmp_path: Path) -> None:
     """Each counts slots and episodes by itself."""
     made = trainer("ppo", "threads", 100, explorers=2)
-    receiver = made.explorer
+    receiver = made.source
     assert isinstance(receiver, Receiver)
     for explorer in range(2):
         failure = {"slot": 3, "episode": 17, "step": 5, "kind": "raise", "error": f"of {explorer}"}

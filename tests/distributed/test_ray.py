@@ -47,8 +47,8 @@ def trainer(sort: str, steps: int, **fleet: Any) -> tuple[Trainer, Coordinator]:
     run = {"mode": "ray", "fast": "eager"}
     given = {**SORTS[sort], **EAGER, "train": {"budget": f"{steps} steps"}, "run": run, "fleet": fleet}
     made = build(RunConfig.model_validate(given))
-    assert isinstance(made.explorer, Receiver) and isinstance(made.explorer.fleet, Coordinator)
-    return made, made.explorer.fleet
+    assert isinstance(made.source, Receiver) and isinstance(made.source.fleet, Coordinator)
+    return made, made.source.fleet
 
 
 @pytest.mark.parametrize(("sort", "shared"), [("dqn", False), ("ppo", True), ("sac", True)])
@@ -56,9 +56,9 @@ def test_it_learns_and_accounts_for_every_item(ray: Any, sort: str, shared: bool
     """Through shared memory, or through Ray's objects as between machines."""
     made, fleet = trainer(sort, 1_200, explorers=2, spares=0, rows=16, shared=shared)
     lags = [log.metrics["lag"] for log in made() if "lag" in log.metrics]
-    told = made.explorer.numbers()  # type: ignore[union-attr]
+    told = made.source.numbers()  # type: ignore[union-attr]
     near = {member.near for member in fleet.members.values() if member.starting is None}
-    made.explorer.env.close()
+    made.close()
     assert near == {shared}
     assert made.at.env_steps >= 1_200 and made.at.opt_steps > 0
     assert told["fleet/lost"] == told["fleet/duplicated"] == 0 and told["fleet/received"] == len(lags)
@@ -93,8 +93,8 @@ def test_one_is_killed_and_one_stands_still(ray: Any) -> None:
     assert fleet.members[1].incarnation == 2 and fleet.account.restarts == 2
     until(lambda: fleet.account.next[("main", 0, 0)] > seen + 2)  # type: ignore[index]
     fleet.resize(1)
-    assert made.explorer.numbers()["fleet/explorers"] == 1  # type: ignore[union-attr]
-    made.explorer.env.close()
+    assert made.source.numbers()["fleet/explorers"] == 1  # type: ignore[union-attr]
+    made.close()
     assert fleet.account.lost == fleet.account.duplicated == 0
     assert max(fleet.recoveries) < 30  # seconds; on a quiet machine a spare takes over in less than one
 
@@ -111,7 +111,7 @@ def test_the_predictor_may_die(ray: Any, shared: bool) -> None:
         while count() < wanted:
             next(stream)
             assert monotonic() < ends
-    made.explorer.env.close()
+    made.close()
     assert fleet.account.lost == fleet.account.duplicated == fleet.account.restarts == 0 and made.at.opt_steps > 0
 
 
@@ -141,7 +141,7 @@ def test_two_learners_share_the_explorers(ray: Any, rule: str) -> None:
     made, fleet = trainer("dqn", 1_200, explorers=2, learners=2, spares=0, rows=16, rule=rule)
     assert isinstance(fleet, Dealer)
     played = sum(len(log.episodes) for log in made())
-    told, given = made.explorer.numbers(), [desk.given for desk in fleet.desks]  # type: ignore[union-attr]
+    told, given = made.source.numbers(), [desk.given for desk in fleet.desks]  # type: ignore[union-attr]
     made.close()
     assert made.at.env_steps >= 1_200 and made.at.opt_steps > 0
     assert told["fleet/lost"] == told["fleet/duplicated"] == 0 and min(given) > 0
@@ -159,7 +159,7 @@ def test_an_explorer_that_cannot_start_says_why(ray: Any) -> None:
     with pytest.raises(UserError, match="nosuch"):
         for _ in made():
             pass
-    made.explorer.env.close()
+    made.close()
 
 
 # ------------------------------------------------------------ who can reach it

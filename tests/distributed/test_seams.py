@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from ganglion import load_config, ops
-from ganglion.buffers import Fold, PrioritisedConfig, ReplayConfig
-from ganglion.buffers.frames import Frames, Stack
+from ganglion.buffers import PrioritisedConfig, ReplayConfig
 from ganglion.buffers.replay import Replay
-from ganglion.core import Origin, Past, Progress, Row
+from ganglion.core import Box, EnvSpec, Origin, Past, Progress, Row
 from ganglion.runtime.fleet.broker import LocalBroker
 from ganglion.runtime.fleet.seams import Seams
 from ganglion.runtime.fleet.sender import Item, Lot, Sender, read
 from ganglion.runtime.fleet.station import Place, Station
 
 B, CPU, GAMMA = 2, torch.device("cpu"), 0.5
+SPEC = EnvSpec(Box((3,)), Box(()), B)
 ENDS = 7  # rows of an episode, its dead row included
 
 
@@ -41,23 +43,24 @@ class World:
                 flag(False), flag(t != ENDS - 1), flag(t == 0), {}, (),
             )  # fmt: skip
             self.t += 1
+            row = ops.map_tree(lambda x: x[None], row)
             self.sender.push(row, (self.obs(self.t), Past((), flag(self.t % ENDS == 0)[None])), Progress())
         return read(self.sender.seal([], {})[0])
 
 
 class Memory(list):  # type: ignore[type-arg]
-    def push(self, row: Row, ahead: object, at: Progress) -> None:
-        self.append(row)
+    def push(self, rows: Row, ahead: object, at: Progress) -> None:
+        self.extend(ops.unstack(rows))
 
 
 @pytest.mark.parametrize("stacked", [False, True])
 @pytest.mark.parametrize("order", ["0101010101", "0011100101", "0000000000"])
 @pytest.mark.parametrize("n", [1, 3])
 def test_every_sample_is_of_one_stream(n: int, order: str, stacked: bool) -> None:
-    seen = Frames({"": Stack(0, 1, 3)}, B, CPU) if stacked else None
-    cfg = ReplayConfig(capacity=400, batch=512)
-    buffer = cfg.build(Fold(n, GAMMA, 1), False, B, CPU, *([seen] if seen else []))
-    seams, worlds = Seams(buffer, seen), [World(0, 5), World(1, 4)]
+    spec = replace(SPEC, frame=Box((1,))) if stacked else SPEC
+    buffer = ReplayConfig(capacity=400, batch=512).folded(n, GAMMA, False).build(spec, CPU)
+    assert buffer.history == (2 if stacked else 0)
+    seams, worlds = Seams(buffer, buffer.restarted), [World(0, 5), World(1, 4)]
     for name in order:
         seams.push(worlds[int(name)].item(), Progress())
     got = buffer.take(torch.rand(512, dtype=torch.float64, generator=torch.Generator().manual_seed(0)), Progress())
@@ -84,7 +87,7 @@ Seen = tuple[float, ...]
 def transitions(buffer: Replay) -> dict[tuple[Seen, int], tuple[float, float, Seen]]:
     """Every transition that may be sampled, by where it starts: reward, discount, and where it leads."""
     count = (buffer.ring.filled - buffer.fold.reach) * B
-    got = buffer.gather(torch.arange(count), None, Progress())
+    got = buffer.gather(torch.arange(count)[None], None, Progress())
     t, live = got.data, got.weight[0] > 0
     after = ops.at(t.next_obs, t.ahead)
     found = {}
@@ -99,7 +102,7 @@ def test_streams_in_turns_give_the_transitions_of_streams_apart(n: int) -> None:
     """Two explorers of CartPole, as one stream of items in any order, and each in a replay of its own: transitions are
     the same, but for sums over fewer steps where an item ended, which lead where they should."""
     cfg = load_config(None, ["algo=dqn", f"env={{kind: gym, id: CartPole-v1, slots: {B}, time_limit: 30}}"])
-    make = lambda m: ReplayConfig(capacity=8_000).build(Fold(m, 0.99, 1), False, B, CPU)  # noqa: E731
+    make = lambda m: ReplayConfig(capacity=8_000).folded(m, 0.99, False).build(SPEC, CPU)  # noqa: E731
     both, broker, stations, last = make(n), LocalBroker(1), [], [set(), set()]
     apart = [[make(m) for m in range(1, n + 1)] for _ in range(2)]
     seams, streams = Seams(both), [[Seams(own) for own in each] for each in apart]
@@ -144,7 +147,7 @@ def test_what_waits_is_saved() -> None:
 def test_beside_a_seam_a_row_is_as_urgent_as_the_most_urgent() -> None:
     """Nobody has said what follows it: its error is not known."""
     cfg = PrioritisedConfig(capacity=400, initial="error", alpha=1.0)
-    buffer = cfg.build(Fold(1, GAMMA, 1), False, B, CPU)
+    buffer = cfg.folded(1, GAMMA, False).build(SPEC, CPU)
     seams = Seams(buffer)
     for explorer in (0, 1):
         item = World(explorer, 4).item()

@@ -117,7 +117,7 @@ def test_a_partner_takes_over_the_replay_of_the_first(tmp_path: Path) -> None:
     cfg = RunConfig.model_validate({**first.cfg.plain(), "run": {**run, "mode": "ray"}, "fleet": {"learners": 2}})
     partner = Partner(Post(dump(cfg), [], [], 1, True))
     partner.ready(str(first.checkpoints.newest()))  # before it meets the others, who would wait for it
-    learner, receiver = partner.trainer.learner, partner.trainer.explorer
+    learner, receiver = partner.trainer.learner, partner.trainer.source
     assert isinstance(receiver, Receiver) and first.received is not None
     theirs = first.trainer.learner.buffer.state()
     assert fingerprint(learner.buffer.state()) == fingerprint(theirs) and learner.buffer.ready()

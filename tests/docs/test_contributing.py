@@ -89,4 +89,4 @@ def mean_return(run: ganglion.Run) -> float:
 
 
 def best_return(run: ganglion.Run) -> float:
-    return float(run.trainer.explorer.env.best_return)  # type: ignore[attr-defined]
+    return float(run.trainer.source.env.best_return)  # type: ignore[attr-defined]

@@ -168,10 +168,9 @@ def test_every_writer_and_schedule_is_documented() -> None:
         assert named == set(registry.TABLE[family])
 
 
-def test_the_readers_path_is_the_budgeted_one() -> None:
-    from tests.budgets.test_size import READERS_SET
-
-    assert {row[0].strip("`") for row in rows("architecture.md", "## Reading DQN")} == set(READERS_SET)
+def test_the_readers_path_is_there() -> None:
+    files = [row[0].strip("`") for row in rows("architecture.md", "## Reading DQN")]
+    assert files[0] == "ganglion/algos/dqn.py" and all((DOCS.parent / file).exists() for file in files)
 
 
 def test_every_page_is_in_the_index() -> None:

@@ -77,7 +77,7 @@ def test_nervex_buffer_appends_and_samples() -> None:
     from examples import from_nervex
 
     sample = from_nervex.append_and_sample()
-    assert sample.index.shape == (4,) and sample.weight.shape == (1, 4)
+    assert sample.index.shape == (1, 4) and sample.weight.shape == (1, 4)
     torch.testing.assert_close(sample.data.next_obs, sample.data.obs + 1)  # row t + 1, whichever t was drawn
 
 
@@ -141,7 +141,7 @@ def test_xingtian_hooks_are_a_run(tmp_path: Path) -> None:
     assert name == "actor_00007.safetensors"
     other.restore(tmp_path / name)
     assert weights_of(other) == weights_of(algorithm)
-    fresh = hooks.Algorithm(ganglion.load_config(None, hooks.SETTINGS), trainer.explorer.env.spec, 1)
+    fresh = hooks.Algorithm(ganglion.load_config(None, hooks.SETTINGS), trainer.source.env.spec, 1)
     before = fresh.get_weights()
     other.restore(tmp_path / name, before)
     assert weights_of(other) == weights_of(fresh), "weights win over a file"

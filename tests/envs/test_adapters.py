@@ -87,7 +87,7 @@ def test_goals_are_seen_side_by_side() -> None:
         trainer = build(config)
         for _ in trainer():
             pass
-        space = trainer.explorer.env.spec.obs
+        space = trainer.source.env.spec.obs
         assert isinstance(space, Composite)
         assert list(space.items) == ["achieved_goal", "desired_goal", "observation"]
         assert trainer.learner.agent.algo.model.actor.encoder.flat == 6

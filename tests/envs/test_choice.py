@@ -120,6 +120,6 @@ def test_a_resumed_run_does_not_choose_again(tmp_path: Path, monkeypatch: pytest
     run.close()
     monkeypatch.setattr(choice, "measure", lambda make: pytest.fail("measured again"))
     again = Run.open(tmp_path / "run")
-    assert isinstance(again.trainer.explorer.env, PoolEnv) and again.why == ""
+    assert isinstance(again.trainer.source.env, PoolEnv) and again.why == ""
     finish(again)
     again.close()

@@ -60,4 +60,4 @@ def test_check_and_training_agree(action: str, form: str, fits: bool, where: str
     trainer = build(cfg)
     for _ in trainer():
         pass
-    assert trainer.explorer.faults.count == 0
+    assert trainer.source.faults.count == 0

@@ -17,6 +17,7 @@ from ganglion.config import RunConfig, dump
 from ganglion.core import Row
 from ganglion.errors import EnvError
 from ganglion.record.checkpoint import Checkpoints
+from ganglion.runtime.engine import Engine, as_it_is
 from ganglion.runtime.run import Run
 from tests.envs.test_pool_faults import Killing
 
@@ -48,7 +49,7 @@ def test_training_goes_on(workers: int, tmp_path: Path) -> None:
     run.trainer.learner.push = lambda row, *rest: (rows.append(row), push(row, *rest))[1]  # type: ignore[method-assign]
     for _ in run.stream():
         pass
-    faults = run.trainer.explorer.faults
+    faults = run.trainer.source.faults
     assert faults.count == faults.rows_lost > 10 and "Failures" in run.summary()
     # A row whose action was lost is no row to learn from: it is invalid, and so is the dead row after it.
     valid = torch.stack([row.valid for row in rows])
@@ -61,18 +62,15 @@ def test_training_goes_on(workers: int, tmp_path: Path) -> None:
     assert len(written) == faults.count
     run.close()
     again = Run.open(run.folder)
-    assert again.trainer.explorer.faults.count == faults.count  # the count is the run's
+    assert again.trainer.source.faults.count == faults.count  # the count is the run's
     again.close()
 
 
-@pytest.mark.parametrize("way", ["here", "workers", "halves", "stints"])
+@pytest.mark.parametrize("way", ["here", "workers", "blocks"])
 def test_too_many_stop_a_run_that_is_saved(way: str, tmp_path: Path) -> None:
-    workers = 0 if way in ("here", "stints") else 2
-    run = Run.create(config(tmp_path / "run", workers, max_failures=3, halves=way == "halves"))
-    if way == "stints":  # compiled in name alone
-        agent = run.trainer.learner.agent
-        agent.swap.on, agent.fast_explore = True, agent.explore
-        agent.fast_learn, agent.fast_prepare = agent.update, agent.algo.prepare
+    workers = 0 if way in ("here", "blocks") else 2
+    engine = Engine(torch.device("cpu"), as_it_is) if way == "blocks" else None  # compiled in name alone
+    run = Run.create(config(tmp_path / "run", workers, max_failures=3), engine)
     with pytest.raises(EnvError, match=r"failed 4 times \(4 raise\), and 3 were allowed.*failures"):
         for _ in run.stream():
             pass
@@ -95,10 +93,10 @@ def test_workers_that_can_no_longer_be_started_end_a_run_that_is_saved(
         for log in run.stream():
             if log.at.env_steps > 50 and not kill.left:
                 kill.told, kill.left = "take", 1000
-                os.kill(run.trainer.explorer.env.pool.crew.pids()[0], signal.SIGKILL)
+                os.kill(run.trainer.source.env.pool.crew.pids()[0], signal.SIGKILL)
     run.close()
     kill.left = 0
-    before = run.trainer.explorer.faults.numbers()
+    before = run.trainer.source.faults.numbers()
     more = Run.open(run.folder, ["env.max_failures=1000"])
     assert more.trainer.at == run.trainer.at and more.trainer.at.env_steps > 50
     for _ in more.stream():
@@ -112,17 +110,17 @@ def test_workers_that_can_no_longer_be_started_end_a_run_that_is_saved(
 def test_what_pools_count_goes_on_after_a_resume(workers: int, tmp_path: Path) -> None:
     """Also where the run goes on without workers."""
     run = Run.create(config(tmp_path / "run", 2, per_slot=()))
-    pool = run.trainer.explorer.env.pool
+    pool = run.trainer.source.env.pool
     for log in run.stream():
         if log.at.env_steps > 200 and not pool.replaced:
             os.kill(pool.crew.pids()[0], signal.SIGKILL)
             os.waitid(os.P_PID, pool.crew.pids()[0], os.WEXITED | os.WNOWAIT)
     run.close()
-    first = run.trainer.explorer.faults.numbers()
+    first = run.trainer.source.faults.numbers()
     assert first["env/replaced"] == 1 and first["env/rows_in_flight"] > 0
     more = Run.open(run.folder, ["train.budget=800 steps", f"env.workers={workers}"])
-    assert more.trainer.explorer.faults.numbers() == first
-    pool = more.trainer.explorer.env.pool if workers else None
+    assert more.trainer.source.faults.numbers() == first
+    pool = more.trainer.source.env.pool if workers else None
     for log in more.stream():
         if pool and log.at.env_steps > 600 and not pool.replaced:
             os.kill(pool.crew.pids()[0], signal.SIGKILL)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ganglion import native
+from ganglion import cpp_extension
 from ganglion.fast.compile import Compiled
 from ganglion.fast.direct import Fn
 
@@ -27,7 +27,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     monkeypatch.setenv(KEPT, "")  # so that it is put back
     monkeypatch.delenv(KEPT)
-    native.temporary.cache_clear()
+    cpp_extension.temporary.cache_clear()
     return tmp_path / "cache"
 
 
@@ -67,7 +67,7 @@ def test_a_folder_that_the_user_names_is_used(cache: Path, monkeypatch: pytest.M
 def test_whatever_the_umask_says(cache: Path) -> None:
     before = os.umask(0)
     try:
-        assert native.folder() == cache / "ganglion"
+        assert cpp_extension.folder() == cache / "ganglion"
     finally:
         os.umask(before)
     assert mode(cache) == mode(cache / "ganglion") == 0o700
@@ -106,8 +106,8 @@ def test_a_folder_in_the_hands_of_others_is_not_used(
     """One line says so, and what is compiled is kept for this process alone."""
     made(cache / "ganglion")
     with caplog.at_level(logging.WARNING):
-        private = native.folder()
-        assert native.folder() == private and Looks(lambda: None)() == private / "torchinductor"
+        private = cpp_extension.folder()
+        assert cpp_extension.folder() == private and Looks(lambda: None)() == private / "torchinductor"
     assert private.parent == Path(tempfile.gettempdir()) and mode(private) == 0o700
     assert len(caplog.records) == 1 and str(cache) in caplog.text and "for this process alone" in caplog.text
 
@@ -115,4 +115,4 @@ def test_a_folder_in_the_hands_of_others_is_not_used(
 def test_the_folder_of_another_user_is_not_used(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (cache / "ganglion").mkdir(parents=True, mode=0o700)
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
-    assert native.folder().parent == Path(tempfile.gettempdir())
+    assert cpp_extension.folder().parent == Path(tempfile.gettempdir())

@@ -20,7 +20,6 @@ from ganglion.fast.profile import Profile, Shares, bottleneck
 from ganglion.runtime.bench import advise, bench
 from ganglion.runtime.build import build
 from ganglion.runtime.trainer import Trainer
-from ganglion.runtime.whole import Strider
 
 Captured = pytest.CaptureFixture[str]
 TOY = ["env={kind: toy, id: identity, slots: 4}", "log=[]", "save=never", "eval=never"]
@@ -51,12 +50,10 @@ def test_nothing_is_timed_inside_of_a_graph() -> None:
     world = ["env={kind: torch, id: cartpole, slots: 2}", "run.fast=compile", "run.device=cpu", *TOY[1:]]
     trainer = trainer_of(["algo={kind: ppo, horizon: 16}", *world])
     Profile(trainer)
-    explorer, knobs = trainer.explorer, trainer.learner.agent.knobs(trainer.at)
-    assert isinstance(explorer, Strider)
-    walk = torch.compile(explorer.walk, fullgraph=True, backend="eager")
-    with torch.no_grad():
-        walked = walk(explorer.env.now(), *explorer.begin(), knobs, explorer.noise.stretch(2))
-    assert walked.rows.reward.shape == (2, 2)
+    explorer, knobs = trainer.source, trainer.learner.agent.knobs(trainer.at)
+    walk, seat = torch.compile(explorer.walks[1].eager, fullgraph=True, backend="eager"), explorer.seats[0]
+    walked = walk(explorer.pure.now(), explorer.begin(), (seat.past,), (knobs,), (seat.noise.steps(2),))
+    assert walked.seen.reward.shape == (3, 2)
 
 
 # ------------------------------------------------------------ shares
@@ -89,8 +86,8 @@ def test_laps_are_of_the_time_between() -> None:
     assert list(first) == [f"speed/{name}_share" for name in ("env", "act", "learn", "other")]
     assert sum(first.values()) == pytest.approx(1.0, abs=1e-6)
     assert profile.lap() == {}
-    trainer.explorer.env.step = lambda action: time.sleep(0.2)  # type: ignore[assignment, func-returns-value]
-    profile.watch(trainer.explorer.env, "env", "step")
+    trainer.source.env.step = lambda action: time.sleep(0.2)  # type: ignore[assignment, func-returns-value]
+    profile.watch(trainer.source.env, "env", "step")
     with pytest.raises(AttributeError):  # nothing came of that step, but its time was spent
         trainer.run_collect()
     assert profile.lap()["speed/env_share"] > 0.5 > first["speed/env_share"]
@@ -98,7 +95,7 @@ def test_laps_are_of_the_time_between() -> None:
 
 def test_the_part_that_takes_the_time_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = trainer_of(PPO)
-    trainer.explorer.env = Slow(trainer.explorer.env)
+    trainer.source.env = Slow(trainer.source.env)
     profile = Profile(trainer)
     for _ in range(15):  # before anything is learned from
         trainer.run_collect()
@@ -146,7 +143,7 @@ def test_nothing_is_kept_alive() -> None:
     trainer = trainer_of(DQN)
     profile = Profile(trainer)
     run(trainer, 30)
-    parts = [trainer.learner.buffer, trainer.explorer.env, trainer.learner, trainer.explorer]
+    parts = [trainer.learner.buffer, trainer.source.env, trainer.learner, trainer.source]
     gone = [weakref.ref(part) for part in parts]
     del parts, trainer
     assert [ref() for ref in gone] == [None] * 4

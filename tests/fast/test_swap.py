@@ -15,9 +15,10 @@ import torch
 import ganglion
 from ganglion.core import Progress, State
 from ganglion.errors import UserError
-from ganglion.fast import Compiler, Swap
+from ganglion.fast import Compiler
 from ganglion.fast.compile import Compiled, can_compile
 from ganglion.runtime.build import build
+from ganglion.runtime.engine import Engine, as_it_is
 from ganglion.runtime.run import Run
 
 TINY = ["algo=dqn", "env={kind: toy, id: identity}", "train.budget=4k steps", "run.device=cpu",
@@ -27,7 +28,11 @@ TINY = ["algo=dqn", "env={kind: toy, id: identity}", "train.budget=4k steps", "r
 compiling = pytest.mark.skipif(not can_compile(), reason=f"torch {torch.__version__} cannot compile an update")
 
 
-def looked(swap: Swap, updates: int, total: int) -> list[int]:
+def engine(since: int = 0, least: int = 0, able: bool = True) -> Engine:
+    return Engine(torch.device("cpu"), as_it_is, since, least, able)
+
+
+def looked(swap: Engine, updates: int, total: int) -> list[int]:
     """The opt steps at which the fast form was on, of a run of `total` updates."""
     on = []
     for done in range(updates):
@@ -38,26 +43,26 @@ def looked(swap: Swap, updates: int, total: int) -> list[int]:
 
 
 def test_takes_over_at_its_step_where_the_run_is_long_enough():
-    assert looked(Swap(10, 100), 14, total=100) == [10, 11, 12, 13]
-    assert looked(Swap(10, 101), 14, total=100) == []
-    assert looked(Swap(), 3, total=1) == [0, 1, 2]
+    assert looked(engine(10, 100), 14, total=100) == [10, 11, 12, 13]
+    assert looked(engine(10, 101), 14, total=100) == []
+    assert looked(engine(), 3, total=1) == [0, 1, 2]
 
 
 def test_where_nothing_can_be_compiled_a_long_run_stays_eager_and_says_so_once(caplog: pytest.LogCaptureFixture):
     with caplog.at_level(logging.WARNING):
-        assert looked(Swap(10, 101, able=False), 14, total=100) == []
+        assert looked(engine(10, 101, able=False), 14, total=100) == []
         assert not caplog.records, "a short run would have stayed eager anyway"
-        assert looked(Swap(10, 100, able=False), 14, total=100) == []
+        assert looked(engine(10, 100, able=False), 14, total=100) == []
     assert len(caplog.records) == 1 and "running eagerly" in caplog.records[0].message
 
 
 def test_a_restored_swap_stays_in_the_form_it_was_in():
-    swap = Swap(10, 100)
+    swap = engine(10, 100)
     looked(swap, 12, total=100)
-    again = Swap(10, 100)
+    again = engine(10, 100)
     again.restore(swap.state())
     assert again.on
-    late = Swap(10, 100)
+    late = engine(10, 100)
     late.restore(State({}, {"on": False}))
     late.look(Progress(opt_steps=11, fraction=0.5))
     assert not late.on, "what was not worth it then is not started in the middle"
@@ -73,8 +78,8 @@ def test_the_compiler_is_started_ahead_and_waited_for(tmp_path: Path):
         def wait(self) -> None:
             told.append(f"wait {at}")
 
-    swap = Swap(8, 0)
-    swap.compiler = Fake(tmp_path / "config.yaml")
+    swap = engine(8, 0)
+    swap.attach(Fake(tmp_path / "config.yaml"))
     for at in range(12):
         swap.look(Progress(opt_steps=at, fraction=(at + 1) / 100))
     assert told == ["start 2", "wait 8"]
@@ -106,7 +111,7 @@ def swapping(folder: Path) -> Run:
     """A run that goes over at its 20th update."""
     cfg = ganglion.load_config(None, [*TINY, f"run.dir={folder}", "run.fast=auto", "run.swap=20"])
     run = Run.create(cfg)
-    run.trainer.learner.agent.swap.least = 0
+    run.trainer.learner.agent.engine.least = 0
     return run
 
 
@@ -116,7 +121,7 @@ def test_a_run_that_compiles_repeats_and_resumes_bit_for_bit(tmp_path: Path, mon
     whole = swapping(tmp_path / "whole")
     for _ in whole:
         pass
-    assert whole.trainer.learner.agent.swap.on
+    assert whole.trainer.learner.agent.engine.on
     cut = swapping(tmp_path / "cut")
     stream = cut.stream()
     for log in stream:
@@ -125,7 +130,7 @@ def test_a_run_that_compiles_repeats_and_resumes_bit_for_bit(tmp_path: Path, mon
             break
     cut.save()
     resumed = Run.open(tmp_path / "cut")
-    assert resumed.trainer.learner.agent.swap.on
+    assert resumed.trainer.learner.agent.engine.on
     for _ in resumed:
         pass
     assert hashes(whole) == hashes(resumed)

@@ -16,14 +16,13 @@ from torch import Tensor
 from ganglion import ops
 from ganglion.config import RunConfig
 from ganglion.core import Noise, Progress, Stop
-from ganglion.fast import wrapper
 from ganglion.nn import nets
 from ganglion.nn.inputs import flatten
 from ganglion.ops.across import across
 from ganglion.runtime.build import build
 from ganglion.runtime.fleet.learners import Group, GroupTrainer, seed_of
 from ganglion.runtime.run import Run
-from tests.contract.worlds import ARM, DQN, IMPALA, MASKED, PPO, SAC, THREE, Bench, Case, over
+from tests.contract.worlds import ARM, DQN, IMPALA, MASKED, PPO, SAC, THREE, Bench, Case, one_graph, over
 
 UPDATES, COLUMNS, FIRST = 6, 24, 9  # columns of a batch, and how many of them the first learner has
 OWN = {"normalise": True}
@@ -86,7 +85,7 @@ def learned(name: str, group: Group | None, mode: str = "eager") -> dict[str, Te
     torch.set_default_dtype(torch.float32)
     data = batches(Bench(CASES[name]))
     torch.set_default_dtype(torch.float64 if mode == "eager" else torch.float32)  # compilers are for the latter
-    bench = Bench(CASES[name], wrap=wrapper("compile" if mode == "compile" else "eager", backend="aot_eager"))
+    bench = Bench(CASES[name], wrap=one_graph if mode == "compile" else None)
     columns = torch.arange(COLUMNS)
     if group is not None:
         columns = columns[:FIRST] if group.rank == 0 else columns[FIRST:]

@@ -13,8 +13,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from ganglion import ops
-from ganglion.buffers import Fold, PrioritisedConfig
-from ganglion.core import Past, Progress, Row
+from ganglion.buffers import PrioritisedConfig
+from ganglion.core import Box, EnvSpec, Past, Progress, Row
 from ganglion.errors import UserError
 from ganglion.fast.compile import can_compile
 from ganglion.ops.across import Learners, across
@@ -147,12 +147,12 @@ def test_weights_of_two_replays_are_those_of_their_union() -> None:
     for final in (False, True):  # first what each would say, then with what the other said
         for rank, priorities in enumerate(([1.0, 2.0, 3.0, 4.0], [1.0, 1.0, 10.0, 20.0])):
             cfg = PrioritisedConfig(capacity=6, batch=400, alpha=1.0, beta={"kind": "constant", "value": 1.0})
-            buffer = cfg.build(Fold(1, 0.9, 1), False, 1, CPU)
+            buffer = cfg.folded(1, 0.9, False).build(EnvSpec(Box((1,)), Box(()), 1), CPU)
             for x in rows:
-                flags = [torch.zeros(1, dtype=torch.bool)] * 2
-                row = Row(x.view(1, 1), x.view(1), x.view(1), *flags, ~flags[0], flags[0], {}, ())
-                buffer.push(row, (x.view(1, 1), Past((), flags[0][None])), Progress())
-            buffer.feedback(torch.arange(4), torch.tensor(priorities))
+                flags = [torch.zeros(1, 1, dtype=torch.bool)] * 2
+                row = Row(x.view(1, 1, 1), x.view(1, 1), x.view(1, 1), *flags, ~flags[0], flags[0], {}, ())
+                buffer.push(row, (x.view(1, 1), Past((), flags[0])), Progress())
+            buffer.feedback(torch.arange(4)[None], torch.tensor(priorities))
             buffer.tree.set(torch.tensor([4]), torch.zeros(1, dtype=torch.float64))
 
             def add(said: Tensor, rank: int = rank, final: bool = final) -> Tensor:
@@ -164,6 +164,6 @@ def test_weights_of_two_replays_are_those_of_their_union() -> None:
                 sample = buffer.take(uniform, Progress())
             if final:
                 chance = torch.tensor(priorities).double() / sum(priorities)
-                taken.append((sample.weight[0].double(), 1 / chance[sample.index]))
+                taken.append((sample.weight[0].double(), 1 / chance[sample.index[0]]))
     weight, wanted = (torch.cat(x) for x in zip(*taken, strict=True))
     torch.testing.assert_close(weight, wanted / wanted.max(), rtol=1e-4, atol=1e-6)

@@ -71,7 +71,7 @@ def test_impala_learns_from_what_another_did(seed):
     cfg = {"algo": over(IMPALA, epochs=4), "env": {"kind": "toy", "id": "identity", "size": 4, "slots": 16},
            "train": {"budget": "8k steps"}, "eval": {"episodes": 64}, "run": {"seed": seed}}  # fmt: skip
     trainer = build(RunConfig.model_validate(cfg))
-    trainer.explorer.agent = build_agent(RunConfig.model_validate(cfg), trainer.explorer.env.spec)
+    trainer.source.seats[0].agent = build_agent(RunConfig.model_validate(cfg), trainer.source.env.spec)
     kl = [float(log.metrics["kl"]) for log in trainer() if log.kind == "learn"]
     assert kl[-1] > 0.1, "they have grown apart"
     assert score(trainer) >= 0.95 * trainer.run_evaluate()[1]["eval/length_mean"]
@@ -149,12 +149,12 @@ def test_a_time_limit_is_no_ending(algo):
     """Reward 1 for ever, cut after 8 steps: worth 1 / (1 - 0.8) = 5. Taken for an ending it would be 3.3."""
     trainer = trained(algo, {"id": "truncation", "limit": 8, "continuous": algo["kind"] in REAL}, 5_000, 0)
     agent = trainer.learner.agent
-    step, _ = trainer.explorer.now
+    step = trainer.source.now
     obs, past = enter(step.obs), agent.start(16)
     with torch.no_grad():
         if algo["kind"] in REAL:
             acted = agent.predict(step.obs, past).action
             value = agent.algo.model.value(obs, Past((), past.start), acted[None])[0]
         else:
-            value = agent.algo.predict(obs, past).value
+            value = agent.algo.predict(obs, past, agent.algo.neutral(past.start)).value
     assert value.mean().item() == pytest.approx(5.0, abs=0.4)

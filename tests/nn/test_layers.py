@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from ganglion.nn.layers import CHUNK, MANY, MLP, Linears
+from ganglion.nn.nets import Ensemble
 
 
 def test_rows_in_chunks_give_the_numbers_of_one_product():
@@ -32,6 +33,6 @@ def test_inputs_in_two_parts_are_inputs_in_one() -> None:
     torch.manual_seed(0)
     body = MLP(2, 7, (16, 16), "relu", "uniform")
     x, action = torch.randn(3, 5, 4), torch.randn(3, 5, 3)
-    whole = torch.cat([x, action], -1)
-    assert torch.equal(body(x, beside=action), body(whole))
-    assert torch.equal(body.first(x, beside=action), body.first(whole))
+    nets, whole = Ensemble(body), torch.cat([x, action], -1)
+    assert torch.equal(nets(x, action), nets.head(body(whole)))
+    assert torch.equal(nets.first(x, action), nets.head.first(body.first(whole)).squeeze(-1))

@@ -1,4 +1,4 @@
-"""Adam against its formula in float64, eagerly and compiled."""
+"""Optimisers against their formulas in float64, eagerly and compiled, and what they say of a missing gradient."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from ganglion.errors import UserError
 from ganglion.fast.compile import Compiled
-from ganglion.nn import Adam
+from ganglion.nn import Adam, Optimiser, RMSprop
 
 
 def slowly(grads: list[Tensor], lr: float, start: Tensor) -> Tensor:
@@ -37,3 +38,69 @@ def test_adam_is_its_formula(compiled: bool):
         whole(grad)
     assert not compiled or whole.graph is not step, "it did compile"
     assert (layer.weight.double() - slowly(grads, 1e-2, start)).abs().max() < 2e-6
+
+
+def test_rmsprop_is_torchs() -> None:
+    torch.manual_seed(0)
+    ours, theirs = nn.Linear(5, 4), nn.Linear(5, 4)
+    theirs.load_state_dict(ours.state_dict())
+    optim, known = RMSprop(ours, lr=1e-2), torch.optim.RMSprop(theirs.parameters(), lr=1e-2)
+    for k in range(30):
+        x, lr = torch.randn(8, 5), 1e-2 / (1 + k)
+        optim.step(ours(x).square().mean(), lr=torch.tensor(lr))
+        known.param_groups[0]["lr"] = lr
+        known.zero_grad()
+        theirs(x).square().mean().backward()
+        known.step()
+    for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+
+
+both = pytest.mark.parametrize("kind", [Adam, RMSprop])
+
+
+@both
+def test_an_optimiser_goes_on_from_its_state(kind: type[Optimiser]) -> None:
+    torch.manual_seed(0)
+    nets = [nn.Linear(5, 4), nn.Linear(5, 4)]
+    optims = [kind(net, lr=1e-2, max_norm=0.1) for net in nets]
+    x = torch.randn(8, 5)
+    for _ in range(3):
+        assert optims[0].step(nets[0](x).square().sum()) > 0.1, "the norm before clipping"
+    nets[1].load_state_dict(nets[0].state_dict())
+    optims[1].restore(optims[0].state())
+    for net, optim in zip(nets, optims, strict=True):
+        optim.step(net(x).square().sum())
+    assert torch.equal(nets[0].weight, nets[1].weight) and optims[1].count == 4
+
+
+@both
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_parameter_without_a_gradient_is_named(kind: type[Optimiser], compiled: bool) -> None:
+    net = nn.ModuleDict({"used": nn.Linear(3, 1), "extra": nn.Linear(3, 3)})
+    optim = kind(net, lr=1e-2)
+
+    def step(x: Tensor) -> Tensor:
+        return optim.step(net["used"](x).sum())
+
+    with pytest.raises(UserError, match=r"parameter 'extra.weight' \(and 1 more\) has no gradient.*allow_unused=True"):
+        (Compiled(step) if compiled else step)(torch.ones(2, 3))
+
+
+@both
+@pytest.mark.parametrize("compiled", [False, True])
+def test_where_it_is_allowed_it_stays_as_it_is(kind: type[Optimiser], compiled: bool) -> None:
+    net = nn.ModuleDict({"used": nn.Linear(3, 1), "extra": nn.Linear(3, 3), "frozen": nn.Linear(3, 3)})
+    net["frozen"].requires_grad_(False)
+    optim, before = kind(net, lr=1e-2, allow_unused=True), {k: v.clone() for k, v in net.state_dict().items()}
+
+    def step(x: Tensor) -> Tensor:
+        return optim.step(net["used"](x).sum())
+
+    whole = Compiled(step) if compiled else step
+    for _ in range(3):
+        assert whole(torch.ones(2, 3)) > 0
+    assert not compiled or whole.graph is not step, "it did compile"
+    moved = {name for name, value in net.state_dict().items() if not torch.equal(value, before[name])}
+    assert moved == {"used.weight", "used.bias"}
+    assert not any("frozen" in name for name in optim.state().tensors)

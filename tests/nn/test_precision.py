@@ -8,9 +8,9 @@ from torch import Tensor
 
 import ganglion
 from ganglion.core import Box, Past
-from ganglion.nn import MLP, Encoder, MLPConfig
-from ganglion.nn.convolving import MANY, laid
+from ganglion.nn import MLP, MLPConfig, ObsEncoder
 from ganglion.nn.inputs import Cells, Pixels
+from ganglion.nn.kernels.conv import MANY, laid
 from ganglion.runtime.build import build
 
 ATARI = Box((4, 84, 84), torch.uint8, (0.0,), (255.0,))
@@ -68,7 +68,7 @@ def test_bfloat16_stays_inside(memory):
     for precision in ("float32", "bfloat16"):
         torch.manual_seed(0)
         net = MLPConfig(hidden=(32,), precision=precision, memory=memory, memory_size=16)
-        encoder = Encoder(net, ATARI)
+        encoder = ObsEncoder(net, ATARI)
         body = net.body(encoder.out)
         start = Past(encoder.initial(4), torch.zeros(1, 4, dtype=torch.bool))
         x = body(encoder(images(ATARI, 1, 4), start)[0])

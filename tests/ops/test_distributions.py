@@ -84,8 +84,8 @@ def test_samples_do_not_depend_on_other_rows(name: str) -> None:
     raw = torch.randn(T, B, ops.dist_size(space), generator=torch.Generator().manual_seed(1))
     dist = ops.dist(raw, space)
     one = noise(dist.draws, T, B)
-    other = Noise(*(x.clone() for x in one))
-    for x in other:
+    other = Noise(one.uniform.clone(), one.normal.clone())
+    for x in (other.uniform, other.normal):
         x[0, 0] = 1 - x[0, 0]
     a, b = dist.sample(one).clone(), dist.sample(other)
     a[0, 0] = b[0, 0]

@@ -13,6 +13,7 @@ import ganglion
 from ganglion.config import RunConfig
 from ganglion.core import State, Stop
 from ganglion.errors import UserError
+from ganglion.runtime.engine import Engine, as_it_is
 from ganglion.runtime.run import Run, evaluate
 from ganglion.runtime.seeds import Seeds, interval
 
@@ -126,33 +127,22 @@ def test_ppo_by_plain_operations(tmp_path: Path) -> None:
     check(tmp_path / "samples", [*DQN, GYM, *UPDATES, "run.fast=auto"], TWO)
 
 
-def in_strides(cfg: RunConfig) -> Run:
-    """A run alone that takes whole rollouts and whole phases, with nothing wrapped."""
-    run = Run.create(cfg)
-    explorer: Any = run.trainer.explorer
-    learner: Any = run.trainer.learner
-    agent = learner.agent
-    explorer.fast_walk, explorer.fast_turn, explorer.stride = explorer.walk, explorer.turn, 16
-    learner.fast_phase, agent.swap.on = learner.phase, True
-    agent.fast_learn, agent.fast_explore, agent.fast_prepare = agent.update, agent.explore, agent.algo.prepare
-    for _ in run.stream():
-        pass
-    return run
+def captured(cfg: RunConfig) -> Engine:
+    """What a GPU captures, run as it is: whole rollouts and phases, with nothing wrapped."""
+    return Engine(torch.device("cpu"), as_it_is, fuse=as_it_is)
 
 
 def test_whole_rollouts_and_phases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a GPU captures, run as it is."""
-    monkeypatch.setattr("ganglion.runtime.joint.mode", lambda cfg, device: "graph")
-    monkeypatch.setattr("ganglion.fast.capture.Captured", lambda fn: fn)
-    monkeypatch.setattr("ganglion.runtime.joint.Joint.traced", lambda self, fn: fn)
-    words = [*PPO, TENSORS, *UPDATES, "run.fast=auto"]
+    monkeypatch.setattr("ganglion.runtime.seeds.build_engine", captured)
+    words = [*PPO, TENSORS, *UPDATES, "run.fast=eager"]
     seeds = Seeds(configs(tmp_path / "together", words))
-    for agent in seeds.joint.agents:
-        agent.swap.own.on = True  # type: ignore[attr-defined]  # as it is on a GPU
     events = [told.log.kind for told in seeds.stream()]
     assert events.count("collect") == SEEDS * 16 and events.count("learn") == SEEDS * (4 + 15)  # the first one by one
     for run, cfg in zip(seeds.runs, configs(tmp_path / "alone", words), strict=True):
-        same(in_strides(cfg).state(), run.state())
+        one = Run.create(cfg, captured(cfg))
+        for _ in one.stream():
+            pass
+        same(one.state(), run.state())
 
 
 @pytest.mark.gpu
@@ -187,6 +177,22 @@ def test_impala(tmp_path: Path) -> None:
     check(tmp_path / "parts", [*words, "algo.minibatches=2", "algo.epochs=2"], TWO)
 
 
+PENDULUM = "env={kind: torch, id: pendulum, slots: 3}"
+CONTINUOUS = ["algo.net.hidden=[16, 16]", "algo.limiter={opt_interval: 4, warmup: 100}", "train.budget=400 steps",
+              "algo.replay={capacity: 400, batch: 32}", PENDULUM]  # fmt: skip
+
+
+@pytest.mark.parametrize("algo", ["sac", "td3"])
+def test_continuous_control(tmp_path: Path, algo: str) -> None:
+    """Random numbers in updates, three optimisers, parts that learn more rarely, targets that follow slowly."""
+    words = [f"algo={algo}", *CONTINUOUS, "eval=never"]  # whose scores would tell the last bits apart
+    check(tmp_path, words, [[f"run.seed={k}"] for k in range(4)])
+
+
+def test_ppo_with_a_long_memory(tmp_path: Path) -> None:
+    check(tmp_path, [*PPO, TENSORS, "algo.net.memory=lstm", "algo.net.memory_size=8", "train.budget=450 steps"], TWO)
+
+
 def test_numbers_of_the_algorithm_may_differ(tmp_path: Path) -> None:
     numbers = {"lr": (1e-3, 2e-4), "gamma": (0.9, 0.99), "lam": (0.8, 0.95), "value_weight": (0.5, 1.0),
                "max_norm": (0.1, 2.0), "entropy": (0.0, 0.1), "clip_value": (0.1, 0.3)}  # fmt: skip
@@ -219,12 +225,8 @@ def test_each_can_be_scored(tmp_path: Path) -> None:
 def test_what_cannot_train_together_is_said(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"algo\.horizon: runs that train together may differ in run.seed"):
         Seeds(configs(tmp_path, [*PPO, TENSORS], [["algo.horizon=16"], ["algo.horizon=32"]]))
-    with pytest.raises(UserError, match=r"algo\.kind: sac cannot train several runs together"):
-        Seeds(configs(tmp_path / "sac", ["algo=sac", "env={kind: torch, id: pendulum, slots: 2}"]))
     with pytest.raises(UserError, match=r"run\.mode: threads cannot train several runs together"):
         Seeds(configs(tmp_path, [*PPO, TENSORS, "run.mode=threads"]))
-    with pytest.raises(UserError, match=r"env\.halves: true cannot train several runs together"):
-        Seeds(configs(tmp_path, [*PPO, GYM, "env.halves=true"]))
     with pytest.raises(UserError, match="1 runs cannot train together"):
         Seeds(configs(tmp_path, [*PPO, TENSORS], [[]]))
     assert list(tmp_path.iterdir()) == []

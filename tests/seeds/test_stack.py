@@ -8,8 +8,9 @@ import pytest
 import torch
 
 import ganglion
-from ganglion import ops
+from ganglion import nn, ops
 from ganglion.core import Algorithm, Noise, Past, Sample, Transition
+from ganglion.errors import UserError
 from ganglion.fast.trace import Traced
 from ganglion.nn.stack import Stack, joined
 from ganglion.runtime.build import build_agent, build_env
@@ -55,8 +56,8 @@ def batches(name: str, dtype: torch.dtype) -> Any:
             yield Minibatch(normal(4), past, action, normal() * 0.1 - 0.7, normal(), normal(), normal(), live)
         else:
             ahead = torch.zeros(SEEDS, 1, ROWS, dtype=torch.int64)
-            data = Transition(normal(4), action, normal(), live * 0.9, normal(4), ahead, past, past)
-            yield Sample(data, ahead[:, 0], live.to(dtype))
+            data = Transition(normal(4), action, normal(), live * 0.9, normal(4), ahead, past, past, live, start, {})
+            yield Sample(data, ahead, live.to(dtype))
 
 
 def knobs(name: str) -> dict[str, torch.Tensor]:
@@ -150,3 +151,11 @@ def test_memory_is_kept() -> None:
     from ganglion.fast.memory import keep_pages
 
     assert keep_pages() or not sys.platform.startswith("linux")
+
+
+def test_an_optimiser_that_cannot_be_joined_is_refused() -> None:
+    own: list[Any] = algos("dqn")
+    for algo in own:
+        algo.optim = nn.RMSprop(algo.model, lr=1e-3)
+    with pytest.raises(UserError, match=r"RMSprop cannot train several runs together. Accepted: Adam"):
+        Stack(own[1:], own[0])

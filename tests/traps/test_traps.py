@@ -32,7 +32,7 @@ def test_first_minibatch_has_ratio_one(name):
         bench.learner.begin(at)
         m = bench.learner.mini
         with torch.no_grad():
-            logp = bench.algo.predict(m.obs, m.past).dist.log_prob(m.action)
+            logp = bench.algo.predict(m.obs, m.past, bench.algo.neutral(m.valid)).dist.log_prob(m.action)
         behaviour = m.extras["logp"] if CASE[name].algo == "impala" else m.logp
         ratio = (logp - behaviour).exp()[m.valid]
         assert (ratio - 1).abs().max() < 2e-6
@@ -51,7 +51,7 @@ def test_importance_weights_count_under_every_loss(loss):
         weighed = mini._replace(weight=torch.full_like(mini.weight, weight))
         update = bench.algo.learn(weighed, bench.agent.knobs(at), noise)
         norms.append(update.metrics["grad_norm"].item())
-        assert update.priority.shape == mini.index.shape
+        assert update.priority.shape == mini.index.shape[1:]
     assert norms[0] > 0 and norms[1] == pytest.approx(norms[0] / 2, rel=1e-4) and norms[2] == 0
 
 
@@ -65,7 +65,7 @@ def test_target_noise_differs_per_row():
     bench, mini, noise, _ = learnable(CASE["sac"])
     same = ops.map_tree(lambda x: x[:, :1].expand_as(x), mini.data)
     assert noise.normal.shape[:2] == mini.weight.shape, "random numbers per row, not per batch"
-    dist = bench.algo.predict(same.obs, Past((), same.past.start)).dist
+    dist = bench.algo.predict(same.obs, Past((), same.past.start), bench.algo.neutral(same.past.start)).dist
     action, _ = dist.sample_and_log_prob(noise._replace(normal=noise.normal.chunk(2, -1)[0]))
     assert action.std(1).min() > 0
 
@@ -114,11 +114,11 @@ def test_values_and_predictions_advance_no_counter(tmp_path):
     stream = run.stream()
     for _ in range(80):
         next(stream)
-    before, state = run.trainer.at, torch.clone(run.trainer.explorer.stream.generator.get_state())
+    before, state = run.trainer.at, torch.clone(run.trainer.source.seats[0].stream.generator.get_state())
     run.trainer.run_evaluate()
-    step, past = run.trainer.explorer.now
+    step, past = run.trainer.source.now, run.trainer.source.seats[0].past
     run.trainer.learner.agent.predict(step.obs, past)
-    assert run.trainer.at == before and torch.equal(state, run.trainer.explorer.stream.generator.get_state())
+    assert run.trainer.at == before and torch.equal(state, run.trainer.source.seats[0].stream.generator.get_state())
 
 
 def test_a_held_choice_lasts_as_long_as_asked_and_each_slot_has_its_own():
@@ -127,7 +127,7 @@ def test_a_held_choice_lasts_as_long_as_asked_and_each_slot_has_its_own():
     case = CASE["dqn"]
     bench = Bench(replace(case, slots=64, settings={**case.settings, "hold": 5.0}))
     bench.explorer.step(Progress())
-    rows = torch.stack([bench.explorer.noise.next().uniform[0, :, 0] for _ in range(400)])  # [T, B]
+    rows = torch.stack([bench.explorer.seats[0].noise.next().uniform[0, :, 0] for _ in range(400)])  # [T, B]
     changed = (rows[1:] != rows[:-1]).float()
     assert changed.mean().item() == pytest.approx(1 / 5, abs=0.01)
     assert (changed.std(1) > 0).float().mean() > 0.9, "slots let go at different times"
@@ -149,7 +149,7 @@ def test_learning_declines_during_warm_up_and_nothing_else_happens():
 def test_updates_follow_fractional_ratios_for_any_number_of_slots(interval):
     from ganglion.buffers import RatioConfig
 
-    limiter = RatioConfig(opt_interval=interval, warmup=100).build()
+    limiter = RatioConfig(opt_interval=interval, warmup=100).build(CASE["dqn"].spec(), torch.device("cpu"))
     for slots in (1, 3, 8):
         at = Progress()
         while at.env_steps < 2_000:
@@ -180,17 +180,18 @@ def test_a_time_limited_episode_bootstraps_from_its_own_last_observation():
     while not bench.learner.owes(at):
         at = bench.explorer.step(at).at
     rollout = bench.learner.buffer.take(torch.empty(0), at)
-    rows = bench.learner.buffer.rows
+    rows = bench.learner.buffer.rows()
     with torch.no_grad():
-        after = torch.cat([rollout.extras["value"][1:], bench.algo.predict(*rollout.last).value])
+        last = bench.algo.predict(*rollout.last, bench.algo.neutral(rollout.valid[:1])).value
+        after = torch.cat([rollout.extras["value"][1:], last])
     truncated = rows.truncated[:-1].nonzero()
     assert len(truncated), "the made-up world truncates"
     for t, b in truncated.tolist():
         assert not rows.valid[t + 1, b], "a dead row follows"
         with torch.no_grad():
-            own = bench.algo.predict(
-                rows.obs[t + 1, b][None, None], Past((), torch.zeros(1, 1, dtype=torch.bool))
-            ).value
+            start = torch.zeros(1, 1, dtype=torch.bool)
+            seen = rows.obs[t + 1, b][None, None]
+            own = bench.algo.predict(seen, Past((), start), bench.algo.neutral(start)).value
         assert torch.isclose(after[t, b], own.squeeze(), atol=1e-6)
         assert rollout.discount[t, b] == pytest.approx(0.99) and rollout.cut[t, b]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from ganglion.envs.faults import place, told
+from ganglion.faults import place, told
 
 Verdict = Literal["pass", "warn", "fail"]
 

@@ -18,7 +18,6 @@ from ganglion.envs.arrays import MASK, Array
 from ganglion.envs.checks import cost
 from ganglion.envs.checks.findings import Broken, Finding, failed, passed, raised, short, warned
 from ganglion.envs.checks.rows import Trace
-from ganglion.envs.faults import faults_of
 from ganglion.envs.spaces import DTYPES, to_gym
 from ganglion.errors import UserError
 
@@ -339,7 +338,7 @@ def parallel(build: Build, here: Env, seed: int, known: Sequence[Seen]) -> Findi
         ]:
             return failed("workers", "spaces have other parts there, or in another order.", ALIKE)
         at = different(drive(there, seed, replayed(known)), known)
-        failures = faults_of(there).fresh
+        failures = there.faults.fresh
         if at or failures:
             why = f": {failures[0]['error']}" if failures else ""
             return failed("workers", f"rows of a worker are not those of this process {at}{why}.", ALIKE)

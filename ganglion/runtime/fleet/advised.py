@@ -10,8 +10,9 @@ from torch import Tensor
 
 from ganglion import ops
 from ganglion.buffers.storage import tree_of
-from ganglion.core import Acted, Algorithm, Noise, Obs, Past, Progress
+from ganglion.core import Acted, Algorithm, Knobs, Noise, Obs, Past
 from ganglion.runtime.agent import Agent, enter, leave
+from ganglion.runtime.engine import Engine
 from ganglion.runtime.fleet.parcel import Bytes, pack, unpack
 
 
@@ -23,39 +24,41 @@ class Answer(NamedTuple):
     tensors: Mapping[str, Tensor]
 
 
-Ask = Callable[[Obs, Past], Answer]
+Ask = Callable[[Obs, Past, Noise], Answer]
 
 
 class Advised(Agent):
     """An Agent whose predictions are made elsewhere; it draws actions from them itself."""
 
     def __init__(self, algo: Algorithm[Any, Any], ask: Ask) -> None:
-        super().__init__(algo, torch.device("cpu"))
+        super().__init__(algo, Engine(torch.device("cpu")))
         self.ask, self.version = ask, -1
         self.like: Any = None  # a prediction of its own, for its structure alone
         self.leaves: dict[str, Any] = {}
 
     @torch.no_grad()
-    def sample(self, obs: Obs, past: Past, noise: Noise, at: Progress) -> Acted:
+    def act(self, obs: Obs, past: Past, knobs: Knobs, noise: Noise) -> Acted:
+        first, second = self.parted(noise)
         if self.like is None:
-            self.like = self.algo.predict(enter(obs), past)
+            self.like = self.algo.predict(enter(obs), past, first)
             self.leaves = ops.flatten_names(self.like)
-        answer = self.ask(obs, past)
-        self.version, self.held.pinned = answer.version, dict(answer.knobs)
+        answer = self.ask(obs, past, first)
+        self.version = answer.version
         prediction = ops.unflatten(self.like, {**self.leaves, **answer.tensors})
-        return leave(self.algo.explore(prediction, self.knobs(at), noise))
+        return leave(self.algo.explore(prediction, self.held.at(answer.knobs), second))
 
 
 # ------------------------------------------------------------ over a line
 
 
-def pack_question(obs: Obs, past: Past) -> Bytes:
-    return pack({}, ops.flatten_names({"obs": obs, "start": past.start, "memory": past.memory}))
+def pack_question(obs: Obs, past: Past, noise: Noise) -> Bytes:
+    dice = {"uniform": noise.uniform, "normal": noise.normal}
+    return pack({}, ops.flatten_names({"obs": obs, "start": past.start, "memory": past.memory, **dice}))
 
 
-def unpack_question(body: Any) -> tuple[Obs, Past]:
+def unpack_question(body: Any) -> tuple[Obs, Past, Noise]:
     tree = tree_of(unpack(body)[1])
-    return tree["obs"], Past(tree["memory"], tree["start"])
+    return tree["obs"], Past(tree["memory"], tree["start"]), Noise(tree["uniform"], tree["normal"])
 
 
 def pack_answer(answer: Answer) -> Bytes:

@@ -17,6 +17,7 @@ from ganglion.core import Origin, State, Weights
 from ganglion.errors import ClusterLostError, UserError
 from ganglion.exchange import Packet
 from ganglion.processes import importable
+from ganglion.runtime.agent import PLAYER
 from ganglion.runtime.fleet.account import Account, Source
 from ganglion.runtime.fleet.cluster import Site, join_ray, leave_ray, watch_ray
 from ganglion.runtime.fleet.folders import make_folder
@@ -25,7 +26,7 @@ from ganglion.runtime.fleet.outpost import WEIGHTS, Brief, FallenError, Outpost
 from ganglion.runtime.fleet.parcel import pack_weights
 from ganglion.runtime.fleet.segments import Reader, SharedBoard, Slip
 from ganglion.runtime.fleet.sender import Lot
-from ganglion.runtime.fleet.station import PLAYER, modules
+from ganglion.runtime.fleet.station import modules
 
 log = logging.getLogger(__name__)
 FUTILE = 5  # deaths of one explorer, without an item between, that end a run

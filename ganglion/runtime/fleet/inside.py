@@ -10,11 +10,12 @@ from ganglion.config import RunConfig
 from ganglion.core import State, Weights, join, under
 from ganglion.errors import UserError
 from ganglion.exchange import Packet
+from ganglion.runtime.agent import PLAYER
 from ganglion.runtime.fleet.account import Account, Source
 from ganglion.runtime.fleet.broker import LocalBroker
 from ganglion.runtime.fleet.predictor import build_predictor
 from ganglion.runtime.fleet.sender import Lot
-from ganglion.runtime.fleet.station import PLAYER, Place, Station
+from ganglion.runtime.fleet.station import Place, Station
 
 
 class Lockstep:

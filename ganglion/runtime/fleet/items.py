@@ -30,10 +30,11 @@ from ganglion.core import (
 from ganglion.envs.arrays import MASK
 from ganglion.envs.elements import zeros
 from ganglion.exchange import Packet
-from ganglion.runtime.agent import Agent
+from ganglion.runtime.agent import Agent, enter
+from ganglion.runtime.explorer import in_time
 from ganglion.runtime.fleet.parcel import Form, unpack
 from ganglion.runtime.fleet.sender import Item, Lot, item_of
-from ganglion.runtime.streams import Stream
+from ganglion.runtime.randomness import SlotNoise, Stream
 
 MANY = 10_000  # reports, or names of numbers, in one item at most
 
@@ -117,10 +118,10 @@ def expect(agent: Agent, processor: Processor, spec: EnvSpec, lot: Lot) -> Expec
     off = torch.zeros(spec.slots, dtype=torch.bool)
     step = Step(obs, torch.zeros(spec.slots), off, off, ~off)
     past = agent.start(spec.slots)
-    noise = Stream(0, "", agent.device).noise(agent.draws.explore, 1, spec.slots)
+    noise = SlotNoise(Stream(0, "", agent.device), agent.draws, spec.slots).next()
     acted = agent.explore(agent.here(obs), past, agent.knobs(Progress()), noise)
-    row: Row = processor(step, past, acted, step)
-    rows = ops.map_tree(lambda x: x.new_empty((lot.rows, *x.shape), device="meta"), row)
+    one: Row = processor(enter(step), past, in_time([acted]), enter(step))
+    rows = ops.map_tree(lambda x: x.new_empty((lot.rows, *x.shape[1:]), device="meta"), one)
     ahead = {"obs": obs, "start": past.start, "memory": acted.memory}
     return Expected(Form(ops.flatten_names({"rows": rows, "ahead": ahead}), lot.codec.name), spec)
 

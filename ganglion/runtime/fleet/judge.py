@@ -21,7 +21,7 @@ from ganglion.runtime.fleet.outpost import Bench, FallenError
 from ganglion.runtime.fleet.parcel import pack_weights, unpack_weights
 from ganglion.runtime.fleet.sender import numbers
 from ganglion.runtime.fleet.station import away
-from ganglion.runtime.streams import derive
+from ganglion.runtime.randomness import derive
 
 log = logging.getLogger(__name__)
 LOOK = 0.05  # seconds between two looks at an evaluation that is under way

@@ -69,12 +69,12 @@ class Partner:
         from ganglion.record.stores import located
         from ganglion.runtime.fleet.receiver import Receiver
 
-        learner, receiver = self.trainer.learner, self.trainer.explorer
+        learner, receiver = self.trainer.learner, self.trainer.source
         place = located(checkpoint, "RUN")
         if isinstance(receiver, Receiver) and not learner.buffer.fresh and place.exists():
             state = load(place)[0]
             learner.buffer.restore(under(state, "trainer/learner/buffer"))
-            receiver.seams.restore(under(state, "trainer/explorer/seams"))
+            receiver.seams.restore(under(state, "trainer/source/seams"))
 
     def learn(self, meet: str) -> None:
         """Takes its turns with the others until it is ended, as often as the first one begins."""
@@ -93,7 +93,8 @@ class Partner:
         """An item, as soon as there is room for it; says how many were too old to learn from, and how many rows."""
         from ganglion.core import Origin
 
-        fleet: Any = self.trainer.explorer.fleet  # type: ignore[union-attr]
+        source: Any = self.trainer.source  # a Receiver, whose fleet is an Inbox
+        fleet = source.fleet
         fleet.broker.push(body, Origin(*origin))
         return fleet.account.stale, fleet.account.rows_dropped
 

@@ -15,14 +15,14 @@ from torch import Tensor
 
 from ganglion import ops
 from ganglion.config import RunConfig
-from ganglion.core import Algorithm, Obs, Past
-from ganglion.runtime.agent import Agent, enter
+from ganglion.core import Algorithm, Noise, Obs, Past
+from ganglion.runtime.agent import PLAYER, Agent, enter
 from ganglion.runtime.build import build_agent, build_env
 from ganglion.runtime.fleet.advised import Answer, pack_answer, unpack_question
 from ganglion.runtime.fleet.outpost import WEIGHTS, Brief
 from ganglion.runtime.fleet.parcel import Bytes, unpack_weights
 from ganglion.runtime.fleet.segments import SharedBoard
-from ganglion.runtime.fleet.station import NAP, PLAYER, Board, lighten
+from ganglion.runtime.fleet.station import NAP, Board, lighten
 from ganglion.runtime.fleet.walker import TakenBoard, read_brief
 
 MOMENT = 0.001  # seconds that a question waits for those of other explorers
@@ -31,8 +31,8 @@ MOMENT = 0.001  # seconds that a question waits for those of other explorers
 class Question:
     """What some slots see, and what becomes of it."""
 
-    def __init__(self, obs: Obs, past: Past) -> None:
-        self.obs, self.past = obs, past
+    def __init__(self, obs: Obs, past: Past, noise: Noise) -> None:
+        self.obs, self.past, self.noise = obs, past, noise
         self.answer: Answer | BaseException | None = None
 
 
@@ -48,8 +48,8 @@ class Predictor:
         self.by_slot: dict[str, bool] = {}  # which leaves of a prediction have a row for each slot
         Thread(target=self.run, daemon=True, name="predictor").start()
 
-    def ask(self, obs: Obs, past: Past) -> Answer:
-        question = Question(obs, past)
+    def ask(self, obs: Obs, past: Past, noise: Noise) -> Answer:
+        question = Question(obs, past, noise)
         with self.changed:
             self.asked.append(question)
             self.changed.notify_all()
@@ -81,9 +81,11 @@ class Predictor:
         obs = agent.here(ops.concat([question.obs for question in asked]))
         memory, start = ops.concat([tuple(question.past) for question in asked], dim=1)
         past = Past(*ops.to_device((memory, start), agent.device))
+        dice = ops.concat([(question.noise.uniform, question.noise.normal) for question in asked], dim=1)
+        noise = Noise(*ops.to_device(dice, agent.device))
         if not self.by_slot:
             self.by_slot = depends(agent.algo, obs, past)
-        named = tensors(agent.algo.predict(enter(obs), past))
+        named = tensors(agent.algo.predict(enter(obs), past, noise))
         parts = {k: x.cpu().split(sizes, 1) if self.by_slot[k] else [x.cpu()] * len(sizes) for k, x in named.items()}
         return [Answer(self.version, self.knobs, {k: x[i] for k, x in parts.items()}) for i in range(len(sizes))]
 
@@ -110,7 +112,8 @@ def depends(algo: Algorithm[Any, Any], obs: Obs, past: Past) -> dict[str, bool]:
     def shapes(count: int) -> dict[str, torch.Size]:
         many = lambda x: x[:1].expand(count, *x.shape[1:])  # noqa: E731
         wide = lambda x: x[:, :1].expand(x.shape[0], count, *x.shape[2:])  # noqa: E731
-        made = algo.predict(enter(ops.map_tree(many, obs)), ops.map_tree(wide, past))
+        then = ops.map_tree(wide, past)
+        made = algo.predict(enter(ops.map_tree(many, obs)), then, algo.neutral(then.start))
         return {name: x.shape for name, x in tensors(made).items()}
 
     one, two = shapes(1), shapes(2)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from time import perf_counter
-from typing import NamedTuple, Protocol
+from typing import Protocol
+
+import torch
 
 from ganglion import ops
-from ganglion.buffers import RolloutBuffer
-from ganglion.buffers.frames import Frames
-from ganglion.core import Env, EnvSpec, LogData, Progress, State, Weights, join, under
-from ganglion.envs.faults import Faults, faults_of
+from ganglion.core import Env, LogData, Progress, State, Weights, join, under
 from ganglion.errors import UserError
 from ganglion.exchange import Packet
+from ganglion.faults import Faults
 from ganglion.runtime.fleet.account import Account
 from ganglion.runtime.fleet.items import Expected
 from ganglion.runtime.fleet.seams import Seams
@@ -51,31 +51,18 @@ class Fleet(Protocol):
     def restore(self, state: State) -> None: ...
 
 
-class Elsewhere(NamedTuple):
-    """Stands where a local run has its environment."""
-
-    spec: EnvSpec
-    fleet: Fleet
-
-    def close(self) -> None:
-        self.fleet.close()
-
-
 class Receiver:
     """Fleet -> Learner. Takes an item only when it is asked to: while updates are owed, the queue fills and explorers
     wait; and it waits for no explorer in particular."""
 
     def __init__(self, learner: Learner, fleet: Fleet, env: Env, max_lag: int | None, expected: Expected) -> None:
         self.sink, self.fleet, self.max_lag, self.expected = learner, fleet, max_lag, expected
-        self.agent, self.env = learner.agent, Elsewhere(env.spec, fleet)
-        own = faults_of(env)
-        self.faults = Faults(own.name, own.most)
+        self.agent, self.spec = learner.agent, env.spec
+        self.faults = Faults(env.faults.name, env.faults.most)
         self.lost: dict[tuple[int, int], int] = {}  # rows lost, as each life of an explorer told last
-        keep = getattr(learner.buffer, "seen", None)
-        frames = keep if isinstance(keep, Frames) else None
-        if frames is not None and not fleet.lockstep:
-            frames.checked = 0  # what others sent is compared with the environment's word before it comes here
-        self.seams = Seams(learner, frames, hold=not fleet.lockstep)
+        if not fleet.lockstep:
+            learner.buffer.skip_check()  # `expected` has looked at what others sent
+        self.seams = Seams(learner, learner.buffer.restarted, hold=not fleet.lockstep)
         self.told = -1  # the version published last
         self.waited, self.since = 0.0, perf_counter()
 
@@ -98,7 +85,7 @@ class Receiver:
             self.hand(item, at)
         self.fleet.release()
         self.note(item)
-        first = item.origin.explorer * self.env.spec.slots
+        first = item.origin.explorer * self.spec.slots
         episodes = tuple(e._replace(slot=first + e.slot) for e in item.episodes)
         now = at._replace(env_steps=at.env_steps + valid, episodes=at.episodes + len(episodes))
         return LogData("collect", now, {"wait": wait, "lag": float(lag)}, episodes)
@@ -122,15 +109,11 @@ class Receiver:
             self.told = at.opt_steps
 
     def hand(self, item: Item, at: Progress) -> None:
-        """Rows to the Learner, as many at once as its buffer takes."""
-        buffer = self.sink.buffer
-        if not buffer.fresh:
+        """Rows to the Learner; what is learned from on its own needs no seam."""
+        if self.sink.buffer.fresh:
+            self.sink.push(item.rows, ops.map_tree(torch.clone, item.ahead), at)
+        else:
             self.seams.push(item, at)
-            return
-        if isinstance(buffer, RolloutBuffer) and len(item.rows.reward) == buffer.horizon and not buffer.ring.pushed:
-            buffer.push_rows(item.rows, ops.map_tree(lambda x: x.clone(), item.ahead))
-            return
-        Seams(self.sink, hold=False).push(item, at)  # an item of its own needs no seam
 
     def note(self, item: Item) -> None:
         """What went wrong in the environments of an explorer elsewhere."""
@@ -153,8 +136,11 @@ class Receiver:
         waited, since, self.waited, self.since = self.waited, self.since, 0.0, now
         return waited / max(now - since, 1e-9)
 
-    def line(self) -> str:
-        return self.fleet.account.line()
+    def summary(self) -> Mapping[str, str]:
+        return {"Items": self.fleet.account.line()}
+
+    def close(self) -> None:
+        self.fleet.close()
 
     def state(self) -> State:
         parts = {"account": self.fleet.account.state(), "fleet": self.fleet.state()}

@@ -15,24 +15,25 @@ import secrets
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, suppress
-from importlib.metadata import version
 from pathlib import Path
 from time import monotonic
 from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field, TypeAdapter, ValidationError
 
+from ganglion import registry
 from ganglion.config import RunConfig, dump
 from ganglion.core import State, Weights
 from ganglion.errors import UserError
 from ganglion.exchange import Packet
 from ganglion.record.lock import held
 from ganglion.record.stores import SLOW, Beneath, Shared, Where, drop, located, names, pace, put, reached, shared
+from ganglion.runtime.agent import PLAYER
 from ganglion.runtime.fleet.account import Account, Source
 from ganglion.runtime.fleet.files import FileBroker, seal, unseal
 from ganglion.runtime.fleet.parcel import CODECS
 from ganglion.runtime.fleet.sender import Lot
-from ganglion.runtime.fleet.station import PLAYER, Place, modules
+from ganglion.runtime.fleet.station import Place, modules
 
 log = logging.getLogger(__name__)
 SESSION = "session.json"
@@ -191,7 +192,7 @@ class Files:
         self.folder = shared(self.place)
         ahead = -(-(fleet.queue or 1) // fleet.explorers)
         own = dump(cfg), modules(cfg), lot.rows, (lot.codec.name, lot.codec.least)
-        self.session = Session(secrets.token_hex(8), version("ganglion"), *own, ahead, fleet.silence)
+        self.session = Session(secrets.token_hex(8), registry.version(), *own, ahead, fleet.silence)
         home = self.folder / self.session.token
         self.roster = Roster(home, fleet.explorers, fleet.silence)
         self.account = self.roster.account

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from ganglion import ops
-from ganglion.buffers.storage import RowRing, row_of, tree_of
+from ganglion.buffers import RolloutBuffer
+from ganglion.buffers.storage import row_of, tree_of
 from ganglion.core import Episode, Obs, Origin, Past, Progress, Row, State, under
 from ganglion.runtime.fleet.parcel import PLAIN, Bytes, Codec, Room, pack, unpack
 
@@ -37,33 +38,35 @@ class Sender:
 
     def __init__(self, lot: Lot, origin: Origin) -> None:
         self.lot, self.origin = lot, origin
-        self.ring: RowRing | None = None
+        self.kept = RolloutBuffer(lot.rows, 1.0, torch.device("cpu"))
         self.ahead: tuple[Obs, Past] | None = None
 
-    def push(self, row: Row, ahead: tuple[Obs, Past], at: Progress) -> None:
-        if self.ring is None:
-            self.ring = RowRing(self.lot.rows, torch.device("cpu"), block=self.lot.rows)
-        self.ring.push(row)
+    def push(self, rows: Row, ahead: tuple[Obs, Past], at: Progress) -> None:
+        self.kept.push(rows, ahead, at)
         self.ahead = ahead
+
+    def room(self, at: Progress, slots: int) -> int:
+        """One row: newer weights are looked for before each."""
+        return 1
 
     @property
     def full(self) -> bool:
-        return self.ring is not None and self.ring.pushed == self.ring.length
+        return self.kept.ready()
 
     @property
     def empty(self) -> bool:
-        return self.ring is None or self.ring.pushed == 0
+        return self.kept.room() == self.lot.rows
 
     def seal(self, episodes: list[Episode], about: Mapping[str, Any], room: Room | None = None) -> tuple[Bytes, Origin]:
         """The item as bytes, and its origin; the next one begins."""
-        assert self.ring is not None and self.ahead is not None
+        assert self.ahead is not None
         obs, past = self.ahead
         ahead = {"obs": obs, "start": past.start, "memory": past.memory}
-        tensors = ops.flatten_names({"rows": self.ring.rows, "ahead": ahead})
+        tensors = ops.flatten_names({"rows": self.kept.rows(), "ahead": ahead})
         played = [[e.slot, float(e.total), float(e.length), numbers(e.info), e.many] for e in episodes]
         parcel = pack({"origin": list(self.origin), "episodes": played, **about}, tensors, self.lot.codec, room)
         sent, self.origin = self.origin, self.origin._replace(sequence=self.origin.sequence + 1)
-        self.ring.pushed = 0
+        self.kept.release()
         return parcel, sent
 
 

@@ -62,8 +62,8 @@ def build_several(cfg: RunConfig) -> Trainer:
     begin_cluster(cfg)
     first = first.model_copy(update={"fleet": cfg.fleet})
     trainer = build_spread(first, Dealer)
-    assert isinstance(trainer.explorer, Receiver) and isinstance(trainer.explorer.fleet, Dealer)
-    return LeadTrainer(trainer, Actors(cfg, trainer.explorer.fleet))
+    assert isinstance(trainer.source, Receiver) and isinstance(trainer.source.fleet, Dealer)
+    return LeadTrainer(trainer, Actors(cfg, trainer.source.fleet))
 
 
 def posts(cfg: RunConfig, given: bool) -> list[Post]:
@@ -267,8 +267,8 @@ class LeadTrainer(GroupTrainer):
         super().__init__(trainer, None)
         self.company, self.checkpoint = company, ""
         self.heard: list[Episode] = []  # that ended in items of others
-        if isinstance(self.explorer, Receiver) and isinstance(self.explorer.fleet, Dealer):
-            self.explorer.fleet.hear = self.hear
+        if isinstance(self.source, Receiver) and isinstance(self.source.fleet, Dealer):
+            self.source.fleet.hear = self.hear
 
     def __call__(self) -> Generator[LogData, Command | None, Stop]:
         try:
@@ -283,12 +283,12 @@ class LeadTrainer(GroupTrainer):
 
     def hear(self, packet: Packet) -> bool:
         """Episodes and failures are recorded whoever learns from them; False: it is no item."""
-        assert isinstance(self.explorer, Receiver)
-        item = self.explorer.open(packet)
+        assert isinstance(self.source, Receiver)
+        item = self.source.open(packet)
         if item is None:
             return False
-        self.explorer.note(item)
-        first = item.origin.explorer * self.explorer.env.spec.slots
+        self.source.note(item)
+        first = item.origin.explorer * self.source.spec.slots
         self.heard += [episode._replace(slot=first + episode.slot) for episode in item.episodes]
         return True
 
@@ -300,9 +300,9 @@ class LeadTrainer(GroupTrainer):
 
     def idle(self) -> bool:
         """Explorers walk on for the others, and need weights for it: a resumed learner may have enough at once."""
-        if isinstance(self.explorer, Receiver) and isinstance(self.explorer.fleet, Dealer):
-            self.explorer.publish(self.at)
-            self.explorer.fleet.serve()
+        if isinstance(self.source, Receiver) and isinstance(self.source.fleet, Dealer):
+            self.source.publish(self.at)
+            self.source.fleet.serve()
         return super().idle()
 
     def close(self) -> None:

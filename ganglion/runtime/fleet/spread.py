@@ -6,11 +6,9 @@ from collections.abc import Callable
 
 import torch
 
-from ganglion.buffers.frames import WHOLE
-from ganglion.buffers.limiter import Ratio
 from ganglion.config import RunConfig
 from ganglion.errors import UserError
-from ganglion.runtime.build import build_agent, build_env, build_evaluator
+from ganglion.runtime.build import build_agent, build_env, build_evaluator, build_learner
 from ganglion.runtime.fleet.cluster import begin_ray
 from ganglion.runtime.fleet.coordinator import Coordinator, site
 from ganglion.runtime.fleet.inside import Lockstep, Threads
@@ -22,7 +20,7 @@ from ganglion.runtime.fleet.roster import Files
 from ganglion.runtime.fleet.sender import Lot
 from ganglion.runtime.fleet.station import light
 from ganglion.runtime.learner import Learner
-from ganglion.runtime.streams import derive
+from ganglion.runtime.randomness import derive
 from ganglion.runtime.trainer import Trainer
 
 UPDATES = 16  # that an item allows
@@ -40,11 +38,12 @@ def build_spread(cfg: RunConfig, make: Make | None = None) -> Trainer:
         begin_cluster(cfg)
     cfg = cfg.model_copy(update={"env": light(cfg.env)})
     env = build_env(cfg)
-    agent, recipe = build_agent(cfg, env.spec), cfg.algo.recipe()
-    learner = Learner(agent, recipe.buffer(env.spec, agent.device), recipe.limiter.build(), cfg.run.seed)
+    agent = build_agent(cfg, env.spec)
+    learner = build_learner(cfg, agent, env.spec)
     rows = cfg.fleet.rows if cfg.fleet.rows and not learner.buffer.fresh else fitting(learner, env.spec.slots)
     lot = Lot(1 if cfg.run.mode == "sync" else rows, Codec(cfg.fleet.compress, cfg.fleet.compress_above))
-    expected = expect(agent, recipe.processor.build(), env.spec, lot)
+    recipe = cfg.algo.recipe(env.spec)
+    expected = expect(agent, recipe.processor.build(env.spec, agent.device), env.spec, lot)
     lot = lot._replace(most=expected.form.most)
     max_lag = recipe.max_lag if cfg.fleet.max_lag is None else cfg.fleet.max_lag
     receiver = Receiver(learner, (make or make_fleet)(cfg, lot), env, max_lag, expected)
@@ -65,9 +64,9 @@ def fitting(learner: Learner, slots: int) -> int:
     waits before it, and replay learns badly from what is far behind: an item is no larger than it must be."""
     buffer, limiter = learner.buffer, learner.limiter
     if buffer.fresh:
-        return int(getattr(buffer, "horizon", USUAL))
-    least = LED_IN if getattr(buffer, "seen", WHOLE).history else LEAST  # a seam costs a row, or several
-    return max(int(UPDATES * limiter.opt_interval / slots), least) if isinstance(limiter, Ratio) else max(USUAL, least)
+        return buffer.room()
+    least = LED_IN if buffer.history else LEAST  # a seam costs a row, or several
+    return max(int(UPDATES * limiter.opt_interval / slots) if limiter.opt_interval else USUAL, least)
 
 
 def make_fleet(cfg: RunConfig, lot: Lot) -> Fleet:

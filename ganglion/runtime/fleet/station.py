@@ -10,15 +10,14 @@ from ganglion.config import RunConfig
 from ganglion.config.files import IMPORTED
 from ganglion.core import Episode, Origin, Progress, Weights
 from ganglion.exchange import Broker
-from ganglion.runtime.agent import Agent
+from ganglion.runtime.agent import PLAYER, Agent
 from ganglion.runtime.build import build_agent, build_env
-from ganglion.runtime.explorer import Explorer
+from ganglion.runtime.explorer import Explorer, Seat
 from ganglion.runtime.fleet.advised import Advised, Ask
 from ganglion.runtime.fleet.parcel import Bytes, Room
 from ganglion.runtime.fleet.sender import Lot, Sender
-from ganglion.runtime.streams import derive
+from ganglion.runtime.randomness import derive
 
-PLAYER = "main"
 NAP = 0.002  # seconds between two looks for the first weights
 SETTLED = 256  # items until it acts with compiled functions, which take seconds to load: one explorer after another
 
@@ -31,7 +30,8 @@ class Board(Protocol):
 
 def lighten(agent: Agent) -> None:
     """Forgets what only learning needs, targets and optimisers: for whoever acts and never learns."""
-    parts = [part for part in agent.algo.parts().values() if part is not agent.algo.model]
+    acting = list(agent.algo.acting().values())
+    parts = [part for part in agent.algo.parts().values() if not any(part is one for one in acting)]
     for name, value in list(vars(agent.algo).items()):
         if any(value is part for part in parts):
             delattr(agent.algo, name)
@@ -68,9 +68,10 @@ class Station:
             self.agent.algo.share = place.explorer, max(self.cfg.fleet.explorers, place.explorer + 1)
             self.settled = self.settled * (1 + place.explorer)
         self.since = -1  # the item at which it first heard that there are compiled functions
-        processor = self.cfg.algo.recipe().processor.build()
+        spec, seed = self.env.spec, place.seed(self.cfg.run.seed)
+        processor = self.cfg.algo.recipe(spec).processor.build(spec, self.agent.device)
         self.sender = Sender(self.lot, Origin(PLAYER, *place, sequence=0, version=-1))
-        self.explorer = Explorer(self.agent, self.env, processor, self.sender, place.seed(self.cfg.run.seed))
+        self.explorer = Explorer(self.env, [Seat(self.agent, processor, self.sender, seed, spec.slots)], seed)
 
     def item(self, room: Room | None = None) -> tuple[Bytes, Origin] | None:
         """Walks until there is an item; None where nobody waits for it any more."""
@@ -105,14 +106,14 @@ class Station:
         if weights is not None:
             self.agent.obey(weights)
             self.version = weights.version
-            if weights.fast and not self.agent.swap.on:
+            if weights.fast and not self.agent.engine.on:
                 self.go_over(self.sender.origin.sequence)
         return self.version >= 0
 
     def go_over(self, item: int) -> None:
         """Acts with compiled functions, once it has lived long enough to be worth it and it is its turn."""
         self.since = item if self.since < 0 else self.since
-        self.agent.swap.on = item - self.since >= self.settled
+        self.agent.engine.switch(item - self.since >= self.settled)
 
     def close(self) -> None:
         self.env.close()

@@ -6,10 +6,10 @@ import logging
 import secrets
 import sys
 from collections.abc import Callable
-from importlib.metadata import version
 from threading import Thread
 from time import monotonic, sleep
 
+from ganglion import registry
 from ganglion.config.files import load
 from ganglion.core import Weights
 from ganglion.errors import UserError
@@ -172,8 +172,8 @@ def meet(folder: Shared, wait: float, tell: Tell, left: Left, met: str | None) -
 
 def check_fit(session: Session) -> None:
     """Whether this process can explore for a run. Storage never says what is imported: whoever starts it does."""
-    if session.ganglion != version("ganglion"):
-        raise UserError(f"explore: the run is of Ganglion {session.ganglion}, and this is {version('ganglion')}.")
+    if session.ganglion != registry.version():
+        raise UserError(f"explore: the run is of Ganglion {session.ganglion}, and this is {registry.version()}.")
     missing = [name for name in session.modules if name not in sys.modules]
     if missing:
         flags = " ".join(f"--import {name}" for name in missing)

@@ -18,7 +18,7 @@ import torch
 
 from ganglion.config import RunConfig
 from ganglion.config.files import import_module, load
-from ganglion.core import Obs, Past
+from ganglion.core import Noise, Obs, Past
 from ganglion.errors import UserError
 from ganglion.exchange import Weights
 from ganglion.processes import search
@@ -71,10 +71,10 @@ class Walker:
         if not self.slots:
             self.line.send_bytes(made[0].data)
 
-    def ask(self, obs: Obs, past: Past) -> Answer:
+    def ask(self, obs: Obs, past: Past, noise: Noise) -> Answer:
         """The outpost asks the predictor."""
         tell(self.line, {"ask": True})
-        self.line.send_bytes(pack_question(obs, past).data)
+        self.line.send_bytes(pack_question(obs, past, noise).data)
         return unpack_answer(self.line.recv_bytes())
 
 

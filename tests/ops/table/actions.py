@@ -286,7 +286,7 @@ TABLE = {
             "bits": (x[5][..., :-1], x[6][..., :0]),
             "more": (x[5][..., -1:], x[6]),
         },
-        lambda *x: product(*x[:5]).slices(noise(x[5], x[6])),
+        lambda *x: {k: part[:2] for k, part in product(*x[:5]).slices(noise(x[5], x[6])).items()},
         (),
     ),
     "Product.sample": Entry(numbered, product_sample, lambda *x: product(*x[:5]).sample(noise(x[5], x[6])), ()),

@@ -13,11 +13,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from ganglion.nn import wide
-from ganglion.nn.heads import ValueHeads
-from ganglion.nn.layers import ACTIVATIONS, MLP, Activation, Last
+from ganglion.nn.kernels import cpu_mlp
+from ganglion.nn.layers import ACTIVATIONS, MLP, Activation, LinearHead
+from ganglion.nn.nets import Ensemble, Net
 
-needs_it = pytest.mark.skipif(not wide.loaded(), reason="needs a C++ compiler and AVX2")
+needs_it = pytest.mark.skipif(not cpu_mlp.loaded(), reason="needs a C++ compiler and AVX2")
 SHAPES = [  # nets, inputs, layers, rows: none of them need fit the tiles
     (2, 23, (256, 256), 256),
     (1, 17, (256, 256), 250),
@@ -49,7 +49,7 @@ def slowly(activation: Activation, x: Tensor, *params: Tensor) -> Tensor:
 
 def layers(net: MLP, outputs: int | None, which: slice = slice(None)) -> list[Tensor]:
     """The parameters of two layers, and of a last one of so many outputs."""
-    pair = net.pair(which)
+    pair = [p[which] for p in net.weights()]
     if outputs is None:
         return list(pair)
     count, width = len(pair[0]), net.out
@@ -69,7 +69,7 @@ def check(activation: Activation, net: MLP, rows: int, outputs: int | None) -> N
     weigh = torch.randn(net.count, rows, outputs or net.out)
 
     def fast() -> Tensor:
-        return wide.perceptrons(x, None, *params, activation=activation)
+        return cpu_mlp.mlp(x, None, *params, activation=activation)
 
     for wanted in (False, True):
         x.requires_grad_(wanted)
@@ -110,7 +110,7 @@ def tanh(x: Tensor) -> Tensor:
     units = 37
     one, none = x.new_ones(1, 1, units), x.new_zeros(1, 1, units)
     rest = one.expand(1, units, units).contiguous(), none, none[:, :0], none[:, :, :0]
-    hidden: Tensor = torch.ops.ganglion.wide(x.view(1, -1, 1), one, none, *rest, True)[1][0]
+    hidden: Tensor = torch.ops.ganglion.cpu_mlp(x.view(1, -1, 1), one, none, *rest, True)[1][0]
     return hidden
 
 
@@ -136,7 +136,7 @@ def test_tanh_of_what_is_large_or_nothing_or_not_a_number() -> None:
 def test_only_what_comes_out_has_a_gradient(outputs: int) -> None:
     net = MLP(1, 5, (20, 30), "tanh", "uniform")
     last = torch.randn(1, outputs, 30), torch.randn(1, 1, outputs)
-    found = wide.Wide.apply(torch.randn(1, 9, 5), None, *net.pair(slice(None)), *last, True)
+    found = cpu_mlp.FusedMLP.apply(torch.randn(1, 9, 5), None, *net.weights(), *last, True)
     assert [part.requires_grad for part in found] == [outputs > 0, False, outputs == 0]
 
 
@@ -151,7 +151,7 @@ def test_a_gradient_of_the_second_part_alone(
     net = MLP(2, 23, (64, 48), activation, "uniform")
     obs, action = torch.randn(2, 50, 17), torch.randn(2, 50, 6, requires_grad=True)
     params = layers(net, outputs, which)
-    fast = wide.perceptrons(obs, action, *params, activation=activation)
+    fast = cpu_mlp.mlp(obs, action, *params, activation=activation)
     exact = slowly(activation, torch.cat([obs, action], -1), *params)
     near(fast, exact)
     weigh = torch.randn_like(fast)
@@ -166,7 +166,7 @@ def test_what_is_not_a_number_is_not_hidden(activation: Activation, outputs: int
     net, x = MLP(2, 9, (40, 24), activation, "uniform"), torch.randn(1, 70, 9)
     x[0, 33, 4] = torch.nan
     params = layers(net, outputs)
-    found = wide.perceptrons(x, None, *params, activation=activation)
+    found = cpu_mlp.mlp(x, None, *params, activation=activation)
     assert found[:, 33].isnan().all() and not found[:, :33].isnan().any() and not found[:, 34:].isnan().any()
     one, two = torch.autograd.grad(found.sum(), [params[0], params[2]])
     assert one[:, 4].isnan().all() and two.isnan().all()
@@ -182,7 +182,7 @@ def test_several_models_are_computed_as_one(activation: Activation, outputs: int
     stacked = [torch.randn(models, *p.shape) for p in layers(MLP(2, 9, (40, 24), activation, "uniform"), outputs)]
 
     def loss(params: list[Tensor], x: Tensor) -> Tensor:
-        return wide.perceptrons(x, None, *params, activation=activation).square().sum()
+        return cpu_mlp.mlp(x, None, *params, activation=activation).square().sum()
 
     @torch.no_grad()
     def alone(params: list[Tensor], x: Tensor) -> tuple[Tensor]:
@@ -201,7 +201,7 @@ def test_a_compiled_graph_has_it_and_gives_what_eager_gives(activation: Activati
     net, x = MLP(2, 9, (64, 130), activation, "uniform"), torch.randn(1, 100, 9)
     with torch.profiler.profile() as seen:
         found = torch.compile(net, backend="aot_eager", fullgraph=True)(x)
-    assert "ganglion::wide" in {event.name for event in seen.events()}
+    assert "ganglion::cpu_mlp" in {event.name for event in seen.events()}
     torch.testing.assert_close(found, net(x), rtol=1e-5, atol=1e-6)
 
 
@@ -211,35 +211,36 @@ def test_a_compiled_graph_has_it_and_gives_what_eager_gives(activation: Activati
 def test_a_last_layer_over_a_body_is_in_the_same_operation(activation: Activation, grad: bool) -> None:
     torch.manual_seed(0)
     one, two = MLP(1, 9, (128, 130), activation, "uniform"), MLP(2, 12, (128, 130), activation, "uniform")
-    policy, values = Last(one, 3), ValueHeads(two)
+    policy, values = Net(one, LinearHead(one, 3)), Ensemble(two)
     x, action = torch.randn(2, 50, 9), torch.randn(2, 50, 3)
 
     def run(x: Tensor, action: Tensor) -> tuple[Tensor, ...]:
         with torch.set_grad_enabled(grad):
-            return policy.over(one, x), values.over(two, x, action), values.first_over(two, x, action)
+            return policy(x), values(x, action), values.first(x, action)
 
     with torch.profiler.profile() as seen:
         found = torch.compile(run, backend="aot_eager", fullgraph=True)(x, action)
     names = [event.name for event in seen.events()]
-    assert names.count("ganglion::wide" if grad else "ganglion::wide_only") >= 3 and "aten::bmm" not in names
+    assert names.count("ganglion::cpu_mlp" if grad else "ganglion::cpu_mlp_only") >= 3 and "aten::bmm" not in names
     eager = run(x, action)
-    slow = policy(one(x)[0]), values(two(x, action)), values(two(x, action))[0]
+    both = values.head(two(torch.cat([x, action], -1)))
+    slow = policy.head(one(x)[0]), both, both[0]
     for a, b, c in zip(found, eager, slow, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
         torch.testing.assert_close(b, c, rtol=1e-5, atol=1e-6)
 
 
 def test_it_is_for_compiled_float32_of_two_wide_layers_and_enough_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    x, sizes = torch.zeros(1, wide.LEAST, 8), (8, wide.NARROW, wide.NARROW)
-    assert not wide.fits(x, sizes, "relu"), "eager numbers are a library's"
+    x, sizes = torch.zeros(1, cpu_mlp.LEAST, 8), (8, cpu_mlp.NARROW, cpu_mlp.NARROW)
+    assert not cpu_mlp.fits(x, sizes, "relu"), "eager numbers are a library's"
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
-    assert wide.fits(x, sizes, "relu") == wide.loaded()
-    assert wide.fits(x, sizes, "tanh") == wide.loaded()
-    assert not wide.fits(x, sizes, "elu")
-    assert not wide.fits(x, (*sizes, wide.NARROW), "relu")
-    assert not wide.fits(x, (8, wide.NARROW, wide.NARROW - 1), "relu")
-    assert not wide.fits(x[:, 1:], sizes, "relu")
-    assert not wide.fits(x.double(), sizes, "relu")
+    assert cpu_mlp.fits(x, sizes, "relu") == cpu_mlp.loaded()
+    assert cpu_mlp.fits(x, sizes, "tanh") == cpu_mlp.loaded()
+    assert not cpu_mlp.fits(x, sizes, "elu")
+    assert not cpu_mlp.fits(x, (*sizes, cpu_mlp.NARROW), "relu")
+    assert not cpu_mlp.fits(x, (8, cpu_mlp.NARROW, cpu_mlp.NARROW - 1), "relu")
+    assert not cpu_mlp.fits(x[:, 1:], sizes, "relu")
+    assert not cpu_mlp.fits(x.double(), sizes, "relu")
 
 
 @pytest.mark.parametrize("compiler", ["no-such-compiler", "false"])
@@ -249,7 +250,7 @@ def test_without_a_compiler_graphs_go_without(
     monkeypatch.setenv("CXX", compiler)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with caplog.at_level(logging.INFO):
-        assert wide.loaded.__wrapped__() is False
+        assert cpu_mlp.loaded.__wrapped__() is False
     assert "go without" in caplog.text
 
 

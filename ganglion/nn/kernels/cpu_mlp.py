@@ -1,4 +1,4 @@
-"""Wide perceptrons on a CPU: all layers of many nets as one operation forward and one backward (wide.cpp).
+"""Wide perceptrons on a CPU: all layers of many nets as one operation forward and one backward (cpu_mlp.cpp).
 
 A library multiplies matrices one by one; here a core takes a net through its layers while all of it is in its cache,
 and adds the bias, and what the activation makes of it, to the sum before that leaves the registers. Only inside
@@ -17,11 +17,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ganglion import native
+from ganglion import cpp_extension
 
 log = logging.getLogger(__name__)
 
-SOURCE, TORCH = Path(__file__).with_name("wide.cpp"), Path(torch.__file__).parent
+SOURCE, TORCH = Path(__file__).with_name("cpu_mlp.cpp"), Path(torch.__file__).parent
 FLAGS = ("-std=c++17", "-O3", "-ffp-contract=fast", "-fno-trapping-math", "-fno-signed-zeros", "-fopenmp")
 FOUND = (f"-DTORCH={torch.__version__}", f"-I{TORCH / 'include'}", f"-L{TORCH / 'lib'}")  # one library for each torch
 LINKED = ("-fPIC", "-shared", *FOUND, "-Wl,--no-as-needed", "-ltorch_cpu")
@@ -33,10 +33,11 @@ LEAST, NARROW = 64, 64  # rows and units; with fewer there is too little to shar
 LIBRARY = torch.library.Library("ganglion", "FRAGMENT")
 GIVEN = "Tensor w1, Tensor b1, Tensor w2, Tensor b2, Tensor w3, Tensor b3, bool tanh"
 SCHEMAS = {
-    "wide_only": f"(Tensor x, {GIVEN}) -> Tensor",
-    "wide": f"(Tensor x, {GIVEN}) -> (Tensor, Tensor, Tensor)",
-    "wide_inward": "(Tensor g, Tensor h1, Tensor h2, Tensor w1, Tensor w2, Tensor w3, int skip, bool tanh) -> Tensor",
-    "wide_outward": "(Tensor x, Tensor g, Tensor h1, Tensor h2, Tensor w1, Tensor w2, Tensor w3, bool tanh)"
+    "cpu_mlp_only": f"(Tensor x, {GIVEN}) -> Tensor",
+    "cpu_mlp": f"(Tensor x, {GIVEN}) -> (Tensor, Tensor, Tensor)",
+    "cpu_mlp_grad_inputs": "(Tensor g, Tensor h1, Tensor h2, Tensor w1, Tensor w2, Tensor w3, int skip, bool tanh)"
+    " -> Tensor",
+    "cpu_mlp_grad_weights": "(Tensor x, Tensor g, Tensor h1, Tensor h2, Tensor w1, Tensor w2, Tensor w3, bool tanh)"
     " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
 }
 
@@ -51,10 +52,10 @@ def fits(x: Tensor, sizes: tuple[int, ...], activation: str) -> bool:
 
 @functools.cache
 def loaded() -> bool:
-    """Whether wide.cpp is compiled and at hand."""
+    """Whether cpu_mlp.cpp is compiled and at hand."""
     try:
         flags = (*FLAGS, *INSTRUCTIONS[torch.backends.cpu.get_cpu_capability()], *LINKED)
-        torch.ops.load_library(native.built(SOURCE, flags, native.folder()))
+        torch.ops.load_library(cpp_extension.built(SOURCE, flags, cpp_extension.folder()))
     except (OSError, RuntimeError, KeyError, subprocess.SubprocessError) as error:
         log.info("compiled graphs go without compiled perceptrons: %r", error)
         return False
@@ -70,7 +71,7 @@ def ready() -> bool:
 ready._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
-def perceptrons(x: Tensor, beside: Tensor | None, *layers: Tensor, activation: str) -> Tensor:
+def mlp(x: Tensor, beside: Tensor | None, *layers: Tensor, activation: str) -> Tensor:
     """Rows [T, B, D] through nets [C, ...] -> [C, T * B, O]. `layers`: weight and bias of each of two, and of a last,
     [C, O, W] and [C, 1, O]; without it what the second gives. Inputs may come in two parts; where a gradient is wanted
     of the second alone, it costs a product of that width."""
@@ -82,9 +83,9 @@ def perceptrons(x: Tensor, beside: Tensor | None, *layers: Tensor, activation: s
     rows = whole.reshape(1, -1, whole.shape[-1]).contiguous()
     given, tanh = (*layers[:4], *last), activation == "tanh"
     if not torch.is_grad_enabled():
-        only: Tensor = torch.ops.ganglion.wide_only(rows, *given, tanh)
+        only: Tensor = torch.ops.ganglion.cpu_mlp_only(rows, *given, tanh)
         return only
-    out, _, hidden = Wide.apply(rows, alone, *given, tanh)  # type: ignore[no-untyped-call]
+    out, _, hidden = FusedMLP.apply(rows, alone, *given, tanh)  # type: ignore[no-untyped-call]
     found: Tensor = out if len(layers) > 4 else hidden
     return found
 
@@ -121,7 +122,7 @@ def outward(
 # ------------------------------------------------------------ gradients, and several models at once
 
 
-class Wide(torch.autograd.Function):
+class FusedMLP(torch.autograd.Function):
     """The operations as one that can be differentiated: what the last layer gives, and what the two before it do; only
     what comes out of the nets has a gradient. Of the two operations backward a graph leaves out the one whose gradients
     nobody wants."""
@@ -130,7 +131,7 @@ class Wide(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor, beside: Tensor | None, *layers: Any) -> tuple[Tensor, Tensor, Tensor]:
-        out, one, two = torch.ops.ganglion.wide(x, *layers)
+        out, one, two = torch.ops.ganglion.cpu_mlp(x, *layers)
         return out, one, two
 
     @staticmethod
@@ -145,10 +146,10 @@ class Wide(torch.autograd.Function):
     def backward(ctx: Any, last: Tensor, _: Tensor, hidden: Tensor) -> tuple[Any, ...]:
         x, w1, w2, w3, h1, h2 = ctx.saved_tensors
         grad = (last if w3.shape[1] else hidden).contiguous()
-        grads = torch.ops.ganglion.wide_outward(x, grad, h1, h2, w1, w2, w3, ctx.tanh)
+        grads = torch.ops.ganglion.cpu_mlp_grad_weights(x, grad, h1, h2, w1, w2, w3, ctx.tanh)
         if ctx.skip == x.shape[2]:
             return None, None, *grads, None
-        into = torch.ops.ganglion.wide_inward(grad, h1, h2, w1, w2, w3, ctx.skip, ctx.tanh)
+        into = torch.ops.ganglion.cpu_mlp_grad_inputs(grad, h1, h2, w1, w2, w3, ctx.skip, ctx.tanh)
         into = into.unflatten(0, (len(x), -1)).sum(1)
         return (into, None, *grads, None) if ctx.skip == 0 else (None, into, *grads, None)
 

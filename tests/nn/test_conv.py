@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ganglion.nn.convolving import MANY, PIXELS, PLANES, convolved, in_tiles, tiles
 from ganglion.nn.inputs import Pixels
+from ganglion.nn.kernels.conv import MANY, PIXELS, PLANES, convolved, in_tiles, tiles
 
 SHAPES = [(8, 4, 4, 84, 84), (4, 2, 32, 20, 20), (6, 3, 3, 12, 18), (6, 2, 5, 20, 8)]  # kernel, stride, channels, image
 

@@ -15,13 +15,18 @@ def convolved(conv: nn.Conv2d, x: Tensor, dtype: torch.dtype, most: float = 255.
     """A convolution and a rectifier in a precision; bytes are divided by their `most`."""
     assert conv.bias is not None
     weight, bias, stride = conv.weight.to(dtype), conv.bias.to(dtype), conv.stride[0]  # the same both ways
-    scaled = x.dtype == torch.uint8 and most != 1.0
+    most = most if x.dtype == torch.uint8 else 1.0
     if in_tiles(conv, x, dtype):
         order = PLANES if x.dtype == torch.uint8 else PIXELS  # what lies together, mostly, stays together
         x, weight, stride = tiles(x, stride, order).to(dtype), tiles(weight, stride, order), 1
     else:
         x = laid(x, dtype)
-    return torch.relu(nn.functional.conv2d(x / most if scaled else x, weight, bias, stride))
+    return torch.relu(nn.functional.conv2d(x if most == 1.0 else x / most, weight, bias, stride))
+
+
+def scaled(x: Tensor, most: float = 255.0) -> Tensor:
+    """Images as convolutions that are called as modules read them."""
+    return x.float() / most if x.dtype == torch.uint8 else x
 
 
 def laid(x: Tensor, dtype: torch.dtype) -> Tensor:

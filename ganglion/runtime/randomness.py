@@ -30,13 +30,6 @@ class Stream:
         uniform = self.uniform(*shape, draw.uniform) if draw.uniform else self.none(shape)
         return Noise(uniform, self.normal(*shape, draw.normal) if draw.normal else self.none(shape))
 
-    def write(self, into: Noise) -> None:
-        """The numbers that `noise` would give, into memory that is there."""
-        if into.uniform.numel():
-            into.uniform.uniform_(generator=self.generator)
-        if into.normal.numel():
-            into.normal.normal_(generator=self.generator)
-
     def none(self, shape: tuple[int, ...]) -> Tensor:
         if shape not in self.nothing:
             self.nothing[shape] = torch.empty(*shape, 0, device=self.device)
@@ -55,21 +48,24 @@ class Stream:
         self.generator.set_state(state.tensors["generator"].cpu())
 
 
-class Ahead:
-    """The noise of slots, step by step: drawn for many steps at once, since a draw costs more than its numbers.
+class SlotNoise:
+    """The noise of slots, step by step, for `predict` and then `explore`; drawn for many steps at once, since a draw
+    costs more than its numbers.
 
     Each slot keeps its numbers for `hold` steps on average: it lets go of them with probability 1 / hold.
     """
 
     def __init__(self, stream: Stream, draws: Draws, slots: int) -> None:
         self.stream, self.draws, self.slots = stream, draws, slots
+        self.draw = Draw(*(a + b for a, b in zip(draws.predict, draws.explore, strict=True)))
         self.began = stream.generator.get_state()  # before the block was drawn
-        self.block: list[Noise] = []
+        self.whole: Noise | None = None  # [BLOCK, 1, B, ...]
+        self.block: list[Noise] = []  # the same step by step
         self.used = 0
         self.held: Noise | None = None  # what slots have kept
 
     def next(self) -> Noise:
-        """[1, B, ...]"""
+        """Of one step, [1, B, ...]."""
         if self.used == len(self.block):
             self.began = self.stream.generator.get_state()
             self.fill()
@@ -79,28 +75,31 @@ class Ahead:
             return fresh
         keep = self.stream.uniform(1, self.slots, 1) < 1 - 1 / self.draws.hold
         held = fresh if self.held is None else self.held
-        self.held = Noise(*(torch.where(keep, old, new) for old, new in zip(held, fresh, strict=True)))
+        self.held = Noise(*(torch.where(keep, old, new) for old, new in zip(held[:2], fresh[:2], strict=True)))
         return self.held
 
-    def stretch(self, steps: int) -> Noise:
-        """Of several steps at once, [steps, B, ...]."""
-        return self.next() if steps == 1 else self.stream.noise(self.draws.explore, steps, self.slots)
+    def steps(self, count: int) -> Noise:
+        """Of several steps, [count, B, ...]: the numbers of so many calls of `next`."""
+        if self.draws.hold == 1.0 and self.whole is not None and self.used + count <= BLOCK:
+            first, self.used = self.used, self.used + count
+            return Noise(*(part[first : first + count, 0] for part in self.whole[:2]))
+        return Noise(*(torch.cat(parts) for parts in zip(*(self.next()[:2] for _ in range(count)), strict=True)))
 
     def fill(self) -> None:
-        many = self.stream.noise(self.draws.explore, BLOCK, 1, self.slots)
-        each = [part.unbind() if part.numel() else [part[0]] * BLOCK for part in many]
+        self.whole = many = self.stream.noise(self.draw, BLOCK, 1, self.slots)
+        each = [part.unbind() if part.numel() else [part[0]] * BLOCK for part in many[:2]]
         self.block = [Noise(*one) for one in zip(*each, strict=True)]
         self.used = 0
 
     def state(self) -> State:
-        held = {} if self.held is None else {"held": State(dict(self.held._asdict()))}
+        held = {} if self.held is None else {"held": State({"uniform": self.held.uniform, "normal": self.held.normal})}
         block = State({"began": self.began}, {"used": self.used})
         return join({"stream": self.stream.state(), "block": block, **held})
 
     def restore(self, state: State) -> None:
         """Draws the block again as it was."""
         block = under(state, "block")
-        self.block, self.used = [], read_count(block.scalars["used"], BLOCK)
+        self.block, self.whole, self.used = [], None, read_count(block.scalars["used"], BLOCK)
         self.began = block.tensors["began"].cpu()
         if self.used:
             used = self.used
@@ -109,4 +108,4 @@ class Ahead:
             self.used = used
         self.stream.restore(under(state, "stream"))
         held = under(state, "held").tensors
-        self.held = Noise(*(held[name].to(self.stream.device) for name in Noise._fields)) if held else None
+        self.held = Noise(*(held[name].to(self.stream.device) for name in ("uniform", "normal"))) if held else None

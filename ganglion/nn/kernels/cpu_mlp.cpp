@@ -5,7 +5,7 @@
 // used again and again, and so stays in the caches. The order of every sum is fixed by the shapes and the number of
 // threads, so that equal calls give equal bits.
 
-#include "wide.h"
+#include "cpu_mlp.h"
 
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
 #include <torch/csrc/stable/library.h>
@@ -269,8 +269,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> outward(Tensor x, Ten
 }  // namespace
 
 STABLE_TORCH_LIBRARY_IMPL(ganglion, CPU, m) {
-  m.impl("wide_only", TORCH_BOX(&only));
-  m.impl("wide", TORCH_BOX(&forward));
-  m.impl("wide_inward", TORCH_BOX(&inward));
-  m.impl("wide_outward", TORCH_BOX(&outward));
+  m.impl("cpu_mlp_only", TORCH_BOX(&only));
+  m.impl("cpu_mlp", TORCH_BOX(&forward));
+  m.impl("cpu_mlp_grad_inputs", TORCH_BOX(&inward));
+  m.impl("cpu_mlp_grad_weights", TORCH_BOX(&outward));
 }

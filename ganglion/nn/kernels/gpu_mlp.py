@@ -25,8 +25,8 @@ def fits(x: Tensor, sizes: tuple[int, ...], activation: str) -> bool:
     return max(sizes) <= WIDEST
 
 
-@torch.library.custom_op("ganglion::perceptrons", mutates_args=())
-def perceptrons(x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, kind: str, tf32: bool) -> Tensor:
+@torch.library.custom_op("ganglion::gpu_mlp", mutates_args=())
+def mlp(x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, kind: str, tf32: bool) -> Tensor:
     """[G, N, D] and nets [G * C, ...] -> [G * C, N, H]: C nets read each group of rows."""
     nets, (_, rows, _) = len(w1), x.shape
     out = x.new_empty(nets, rows, w2.shape[-1])
@@ -35,12 +35,12 @@ def perceptrons(x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, kind:
     return out
 
 
-@perceptrons.register_fake
+@mlp.register_fake
 def _(x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, kind: str, tf32: bool) -> Tensor:
     return x.new_empty(len(w1), x.shape[1], w2.shape[-1])
 
 
-@torch.library.custom_op("ganglion::perceptrons_backward", mutates_args=())
+@torch.library.custom_op("ganglion::gpu_mlp_backward", mutates_args=())
 def backward(
     grad: Tensor, x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, kind: str, tf32: bool, inward: bool
 ) -> tuple[Tensor, Tensor]:
@@ -70,23 +70,23 @@ def keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 def differentiate(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     x, *params = ctx.saved_tensors
     inward = ctx.needs_input_grad[0]
-    flat, into = torch.ops.ganglion.perceptrons_backward(grad, x, *params, ctx.kind, ctx.tf32, inward)
+    flat, into = torch.ops.ganglion.gpu_mlp_backward(grad, x, *params, ctx.kind, ctx.tf32, inward)
     parts = flat.split([p[0].numel() for p in params], 1)
     grads = [part.view_as(p) for part, p in zip(parts, params, strict=True)]
     return into.unflatten(0, (len(x), -1)).sum(1) if inward else None, *grads, None, None
 
 
-@perceptrons.register_vmap
+@mlp.register_vmap
 def _(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Tensor, int]:
     """Nets of several models are more nets; each model's rows are groups of their own."""
     size = info.batch_size
     moved = [a if dim is None else a.movedim(dim, 0) for a, dim in zip(args[:5], in_dims[:5], strict=True)]
     whole = [a.expand(size, *a.shape) if dim is None else a for a, dim in zip(moved, in_dims[:5], strict=True)]
-    out = perceptrons(*(a.flatten(0, 1).contiguous() for a in whole), *args[5:])
+    out = mlp(*(a.flatten(0, 1).contiguous() for a in whole), *args[5:])
     return out.unflatten(0, (size, -1)), 0
 
 
-perceptrons.register_autograd(differentiate, setup_context=keep)
+mlp.register_autograd(differentiate, setup_context=keep)
 
 
 def form(x: Tensor, w1: Tensor, w2: Tensor, kind: str, tf32: bool) -> dict[str, Any]:
@@ -100,6 +100,6 @@ def form(x: Tensor, w1: Tensor, w2: Tensor, kind: str, tf32: bool) -> dict[str, 
 
 @cache
 def kernels() -> tuple[Any, Any]:
-    from ganglion.nn.tiny_kernels import backward_kernel, forward_kernel
+    from ganglion.nn.kernels.gpu_mlp_triton import backward_kernel, forward_kernel
 
     return forward_kernel, backward_kernel

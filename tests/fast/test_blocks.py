@@ -10,10 +10,11 @@ import torch
 
 from ganglion import load_config, ops
 from ganglion.buffers.processors import Rows, RowsConfig
-from ganglion.core import Acted, Past, Row, Step
+from ganglion.core import Acted, Past, Row, State, Step
 from ganglion.fast.profile import Profile
-from ganglion.runtime.build import STINT, build
-from ganglion.runtime.stints import Stints
+from ganglion.runtime.build import build
+from ganglion.runtime.engine import Engine, as_it_is
+from ganglion.runtime.explorer import MOST, Explorer
 from ganglion.runtime.trainer import Trainer
 
 WORDS = ["algo=ppo", "env={kind: gym, id: CartPole-v1, slots: 3, workers: 0}", "algo.horizon=48", "algo.minibatches=2",
@@ -24,13 +25,12 @@ REPLAY = ["algo=dqn", *WORDS[1:2], "algo.net.hidden=[8]", "algo.epsilon=0.2", "a
           "algo.limiter={opt_interval: 17, warmup: 40}", "eval=never", "train.budget=100k steps"]  # fmt: skip
 
 
-def trainer_of(*words: str, stint: int = 16, given: list[str] = WORDS) -> Trainer:
+def trainer_of(*words: str, most: int = 16, given: list[str] = WORDS) -> Trainer:
     """Compiled in name alone: what is looked at here is how steps are taken."""
-    trainer = build(load_config(None, [*given, *words, "run.fast=compile", "run.device=cpu"]))
-    assert isinstance(trainer.explorer, Stints) and trainer.explorer.most == STINT
-    trainer.explorer.most = stint
-    agent = trainer.learner.agent
-    agent.fast_explore, agent.fast_learn, agent.fast_prepare = agent.explore, agent.update, agent.algo.prepare
+    cfg = load_config(None, [*given, *words, "run.device=cpu"])
+    trainer = build(cfg, Engine(torch.device("cpu"), as_it_is))
+    assert isinstance(trainer.source, Explorer) and trainer.source.most == MOST
+    trainer.source.most = most
     return trainer
 
 
@@ -56,29 +56,29 @@ VECTOR = "env={kind: gym, id: CartPole-v1, slots: 3, vector: true}"
                                    (VECTOR, "algo.processor.reward_scale=0.5"),
                                    (VECTOR, "algo.net.memory=gru", "algo.net.memory_size=4")])  # fmt: skip
 def test_the_same_as_one_by_one(words: tuple[str, ...]) -> None:
-    words = (*words, "algo.lr=1e-3")  # knobs stay for a stint: a schedule would differ
-    stints, single = trainer_of(*words), trainer_of(*words, stint=1)
-    assert advance(stints, 12) == advance(single, 12)
-    assert stints.at[:3] == single.at[:3]
-    ours, theirs = (ops.leaves(trainer.learner.buffer.rows) for trainer in (stints, single))
+    words = (*words, "algo.lr=1e-3")  # knobs stay for a block: a schedule would differ
+    blocks, single = trainer_of(*words), trainer_of(*words, most=1)
+    assert advance(blocks, 12) == advance(single, 12)
+    assert blocks.at[:3] == single.at[:3]
+    ours, theirs = (ops.leaves(trainer.learner.buffer.rows()) for trainer in (blocks, single))
     assert all(torch.equal(one, two) for one, two in zip(ours, theirs, strict=True))
-    assert same(stints, single)
+    assert same(blocks, single)
 
 
 @pytest.mark.parametrize("words", [("algo.replay={capacity: 150, batch: 8}",),
                                    ("algo.replay={kind: prioritised, capacity: 150, batch: 8}", "algo.n_step=2"),
                                    ("algo.net.memory=gru", "algo.net.memory_size=4")])  # fmt: skip
 def test_between_the_updates_of_a_replay(words: tuple[str, ...]) -> None:
-    stints, single = trainer_of(*words, given=REPLAY), trainer_of(*words, given=REPLAY, stint=1)
-    assert max(stints.explorer.count(stints.at), 1) == 14  # 40 steps and one more, three slots at a time
-    assert advance(stints, 20) == advance(single, 20)
-    assert stints.at[:3] == single.at[:3]
-    assert same(stints, single)
+    blocks, single = trainer_of(*words, given=REPLAY), trainer_of(*words, given=REPLAY, most=1)
+    assert max(blocks.source.count(blocks.at), 1) == 14  # 40 steps and one more, three slots at a time
+    assert advance(blocks, 20) == advance(single, 20)
+    assert blocks.at[:3] == single.at[:3]
+    assert same(blocks, single)
 
 
-def test_no_stint_where_what_is_seen_changes_the_next_action() -> None:
-    trainer = build(load_config(None, [*REPLAY, "algo.net.normalise=true", "run.fast=compile", "run.device=cpu"]))
-    assert isinstance(trainer.explorer, Stints) and trainer.explorer.most == 1
+def test_no_block_where_what_is_seen_changes_the_next_action() -> None:
+    trainer = trainer_of("algo.net.normalise=true", given=REPLAY)
+    assert trainer.source.count(trainer.at) == 1
 
 
 @pytest.mark.parametrize("words", [(), (VECTOR,)])
@@ -88,7 +88,7 @@ def test_resumed_in_the_middle_of_a_rollout(words: tuple[str, ...]) -> None:
     events = first()
     for _ in range(6):
         next(events)
-    while not 0 < first.learner.buffer.ring.pushed < 48:
+    while not 0 < first.learner.buffer.room() < 48:
         next(events)
     second.restore(first.state())
     advance(second, 16)
@@ -114,30 +114,52 @@ class Frail(gymnasium.Wrapper[Any, Any, Any, Any]):
 def test_a_lost_step_is_not_learned_from() -> None:
     gymnasium.register("Frail-v0", lambda **_: Frail(gymnasium.make("CartPole-v1")))
     try:
-        stints, single = (trainer_of("env.id=Frail-v0", "env.max_failures=1000", stint=n) for n in (16, 1))
-        for trainer in (stints, single):
+        blocks, single = (trainer_of("env.id=Frail-v0", "env.max_failures=1000", most=n) for n in (16, 1))
+        for trainer in (blocks, single):
             advance(trainer, 1)
-        ours, theirs = stints.learner.buffer.rows, single.learner.buffer.rows
+        ours, theirs = blocks.learner.buffer.rows(), single.learner.buffer.rows()
         assert torch.equal(ours.valid, theirs.valid) and not ours.valid.all()
-        assert stints.at.env_steps == single.at.env_steps
+        assert blocks.at.env_steps == single.at.env_steps
     finally:
         del gymnasium.registry["Frail-v0"]
 
 
-def test_a_processor_that_takes_steps_one_by_one_gets_them_so() -> None:
-    class Single:
-        def __call__(self, before: Step, past: Past, acted: Acted, after: Step) -> Row:
-            assert before.valid.shape == (3,)
-            return Rows(RowsConfig())(before, past, acted, after)
+class Counting(Rows):
+    """A processor of one's own with a state: how many decisions it has seen, which each reward is told."""
 
-    usual, own = trainer_of(VECTOR), trainer_of(VECTOR)
-    for trainer in (usual, own):
-        old = trainer.explorer
-        processor = Single() if trainer is own else old.processor
-        trainer.explorer = Stints(old.agent, old.env, processor, old.sink, old.seed, 16)
-    assert usual.explorer.stretches and not own.explorer.stretches
-    assert advance(usual, 8) == advance(own, 8)
-    assert same(usual, own)
+    def __init__(self) -> None:
+        super().__init__(RowsConfig())
+        self.seen = 0
+
+    def __call__(self, before: Step, past: Past, acted: Acted, after: Step) -> Row:
+        assert before.valid.dim() == 2 and past.start.shape == before.valid.shape  # [T, B], however many steps
+        row = super().__call__(before, past, acted, after)
+        counts = self.seen + before.valid.flatten().cumsum(0).view_as(before.valid)
+        self.seen += int(before.valid.sum())
+        return row._replace(reward=row.reward + 1e-3 * counts)
+
+    def state(self) -> State:
+        return State({}, {"seen": self.seen})
+
+    def restore(self, state: State) -> None:
+        self.seen = int(state.scalars["seen"])
+
+
+def with_counting(most: int) -> Trainer:
+    trainer = trainer_of(VECTOR, most=most)
+    trainer.source.seats[0].processor = Counting()
+    return trainer
+
+
+def test_a_processor_with_a_state_is_given_blocks_and_saved() -> None:
+    blocks, single, resumed = with_counting(16), with_counting(1), with_counting(16)
+    assert advance(blocks, 8) == advance(single, 8)
+    assert same(blocks, single)
+    assert blocks.source.seats[0].processor.seen == single.source.seats[0].processor.seen > 0
+    resumed.restore(blocks.state())
+    for trainer in (blocks, resumed):
+        advance(trainer, 16)
+    assert same(blocks, resumed)
 
 
 @pytest.mark.parametrize("words", [(), (VECTOR,)])

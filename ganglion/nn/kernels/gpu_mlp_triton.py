@@ -1,4 +1,4 @@
-"""The kernels of `tiny`: one program is some rows of one net. D, H and W are the numbers of a row and the units of
+"""The kernels of `gpu_mlp`: one program is some rows of one net. D, H and W are the numbers of a row and the units of
 the two layers, DP, HP and WP the same rounded up; C nets read each group of rows."""
 
 # ruff: noqa: N803

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ganglion.nn import tiny
+from ganglion.nn.kernels import gpu_mlp
 from ganglion.nn.layers import MLP
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
@@ -35,7 +35,7 @@ def net_and_rows(count: int, inputs: int, hidden: tuple[int, int], rows: int, ki
 @pytest.mark.parametrize(("count", "inputs", "hidden", "rows", "kind"), SHAPES)
 def test_equals_layer_by_layer(count: int, inputs: int, hidden: tuple[int, int], rows: int, kind: str) -> None:
     net, x = net_and_rows(count, inputs, hidden, rows, kind)
-    assert tiny.fits(x, net.sizes, net.kind)
+    assert gpu_mlp.fits(x, net.sizes, net.kind)
     x.requires_grad_()
     for wanted in (False, True):  # with and without the gradient of the rows
         given = [*net.parameters(), x] if wanted else list(net.parameters())
@@ -70,9 +70,9 @@ def test_models_side_by_side() -> None:
 
 
 def test_what_does_not_fit_is_computed_layer_by_layer() -> None:
-    assert not tiny.fits(torch.zeros(1, 4), (4, 64, 64), "tanh")  # on a CPU
+    assert not gpu_mlp.fits(torch.zeros(1, 4), (4, 64, 64), "tanh")  # on a CPU
     x = torch.zeros(1, 4, device="cuda")
-    assert not tiny.fits(x, (4, 256, 256), "tanh")
-    assert not tiny.fits(x, (4, 64), "tanh")
-    assert not tiny.fits(x, (4, 64, 64), "elu")
-    assert not tiny.fits(x.double(), (4, 64, 64), "tanh")
+    assert not gpu_mlp.fits(x, (4, 256, 256), "tanh")
+    assert not gpu_mlp.fits(x, (4, 64), "tanh")
+    assert not gpu_mlp.fits(x, (4, 64, 64), "elu")
+    assert not gpu_mlp.fits(x.double(), (4, 64, 64), "tanh")

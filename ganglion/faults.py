@@ -146,11 +146,3 @@ def close_all(envs: Iterable[Any]) -> None:
             failed[told(error)] += 1
     for text, count in failed.items():
         log.warning("env: close() failed%s: %s", f" {count} times" if count > 1 else "", text)
-
-
-def faults_of(env: Any) -> Faults:
-    """What went wrong in an environment, through its wrappers; nothing ever does in those that do not say."""
-    while not hasattr(env, "faults") and hasattr(env, "env"):
-        env = env.env
-    found: Faults = getattr(env, "faults", None) or Faults("", 0)
-    return found

@@ -1,0 +1,35 @@
+"""Steps of recurrent cells: the library's own, and plain operations where it cannot follow (inside vmap)."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch._C import _functorch as layers
+
+
+def inside_vmap() -> bool:
+    """Whether the code that asks is computed for several models at once."""
+    return layers.maybe_current_level() is not None
+
+
+def step(cell: nn.LSTMCell | nn.GRUCell, x: Tensor, memory: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """The memory after a row x [B, ...]; the first of its tensors is what the cell says."""
+    if isinstance(cell, nn.LSTMCell):
+        return lstm(cell, x, *memory) if inside_vmap() else cell(x, memory)
+    return (gru(cell, x, memory[0]) if inside_vmap() else cell(x, memory[0]),)
+
+
+def lstm(cell: nn.LSTMCell, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+    gates = F.linear(x, cell.weight_ih, cell.bias_ih) + F.linear(h, cell.weight_hh, cell.bias_hh)
+    enter, forget, new, leave = gates.chunk(4, -1)
+    c = torch.sigmoid(forget) * c + torch.sigmoid(enter) * torch.tanh(new)
+    return torch.sigmoid(leave) * torch.tanh(c), c
+
+
+def gru(cell: nn.GRUCell, x: Tensor, h: Tensor) -> Tensor:
+    seen, kept = F.linear(x, cell.weight_ih, cell.bias_ih), F.linear(h, cell.weight_hh, cell.bias_hh)
+    (reset, update, new), (reset_h, update_h, new_h) = seen.chunk(3, -1), kept.chunk(3, -1)
+    update = torch.sigmoid(update + update_h)
+    new = torch.tanh(new + torch.sigmoid(reset + reset_h) * new_h)
+    return new + update * (h - new)

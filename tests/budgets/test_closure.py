@@ -1,0 +1,67 @@
+"""How much code stands behind one algorithm: all that DQN and the local loop import, counted; how it holds together.
+
+The limits only go down: a change that needs less lowers them here.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Iterable
+from functools import cache
+
+from tests.budgets.source import PACKAGE, SOURCES, Source
+
+LOOP = ("algos.dqn", "runtime.agent", "runtime.explorer", "runtime.learner", "runtime.trainer")
+MODULES, LINES = 68, 8_860
+ASKED = {"isinstance": 384, "getattr": 64, "setattr": 8, "hasattr": 7, "cast": 0}
+
+
+def module_of(source: Source) -> str:
+    path = source.path.relative_to(PACKAGE).with_suffix("")
+    return ".".join(path.parts[:-1] if path.name == "__init__" else path.parts)
+
+
+BY_NAME = {module_of(source): source for source in SOURCES}
+
+
+@cache
+def imports(name: str) -> frozenset[str]:
+    """The modules of the package that a module imports when it is imported itself."""
+    found: set[str] = set()
+    for node in BY_NAME[name].tree.body:
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "ganglion":
+            inner = node.module.partition(".")[2]
+            parts = [".".join(filter(None, (inner, alias.name))) for alias in node.names]
+            found |= {part if part in BY_NAME else inner for part in parts}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[2] for alias in node.names if alias.name.startswith("ganglion.")}
+    return frozenset(found & BY_NAME.keys() - {"", name})
+
+
+def closure(names: Iterable[str], without: frozenset[str] = frozenset()) -> set[str]:
+    seen, todo = set[str](), list(names)
+    while todo:
+        if (name := todo.pop()) not in seen | without:
+            seen.add(name)
+            todo += imports(name)
+    return seen
+
+
+def test_what_stands_behind_dqn() -> None:
+    names = closure(LOOP)
+    lines = sum(len(BY_NAME[name].text.splitlines()) for name in names)
+    assert len(names) <= MODULES and lines <= LINES, (len(names), lines, sorted(names))
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    """A package's `__init__` gathers its own parts, which know it by name: that is one thing, not two."""
+    gather = frozenset(name for name in BY_NAME if BY_NAME[name].path.name == "__init__.py")
+    assert [name for name in BY_NAME if name not in gather and name in closure(imports(name), gather)] == []
+
+
+def test_capabilities_are_not_found_by_asking() -> None:
+    """A contract says what a part can do; asking it is for the borders of the package, and grows no more."""
+    words = Counter(w for s in SOURCES for w in re.findall(r"\b(getattr|hasattr|setattr|isinstance|cast)\(", s.text))
+    assert all(words[word] <= most for word, most in ASKED.items()), words

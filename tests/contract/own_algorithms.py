@@ -1,0 +1,148 @@
+"""Algorithms as a user would write them, each for one thing that the contracts promise."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from ganglion import buffers, nn, ops
+from ganglion.config import AlgoConfig, register
+from ganglion.core import (
+    Acted,
+    Algorithm,
+    Discrete,
+    Draw,
+    Draws,
+    EnvSpec,
+    Knobs,
+    Memory,
+    Model,
+    Noise,
+    Obs,
+    Past,
+    Prediction,
+    Progress,
+    Recipe,
+    Sample,
+    Stateful,
+    Transition,
+    Update,
+)  # fmt: skip
+
+
+class QConfig(AlgoConfig):
+    """Q-learning without a frill."""
+
+    lr: float = Field(1e-2, gt=0)
+    gamma: float = Field(0.9, ge=0, le=1)
+    size: int = 16
+    replay: buffers.ReplayConfig = buffers.ReplayConfig(capacity=600, batch=16)
+    limiter: buffers.RatioConfig = buffers.RatioConfig(opt_interval=8, warmup=60)
+
+    def recipe(self, spec: EnvSpec) -> Recipe:
+        return Recipe(buffers.RowsConfig(), self.replay.folded(1, self.gamma, False), self.limiter)
+
+
+class Perceptron(Model):
+    """One hidden layer; weights of the last are shaken by numbers that whoever calls brings."""
+
+    def __init__(self, spec: EnvSpec, size: int) -> None:
+        super().__init__()
+        assert isinstance(spec.action, Discrete)
+        self.inner = torch.nn.Linear(ops.dist_size(spec.obs) if isinstance(spec.obs, Discrete) else spec.obs.size, size)
+        self.outer = torch.nn.Linear(size, spec.action.n)
+        self.spread = torch.nn.Parameter(torch.full((size,), 0.3))
+
+    def shaken(self, obs: Obs, noise: Tensor) -> Tensor:
+        """`noise` [..., size]: of each row, or one for all of them."""
+        hidden = torch.relu(self.inner(obs.float()))
+        return self.outer(hidden * (1 + self.spread * noise))
+
+
+class Q(Algorithm[Sample[Transition], Sample[Transition]]):
+    """What the algorithms below share."""
+
+    model: Perceptron
+
+    def __init__(self, cfg: QConfig, spec: EnvSpec) -> None:
+        self.cfg = cfg
+        self.model = Perceptron(spec, cfg.size)
+        self.target = nn.Lagged(self.model)
+        self.optim = nn.Adam(self.model, lr=cfg.lr)
+        self.sync_every = 5
+
+    def explore(self, prediction: Prediction, knobs: Knobs, noise: Noise) -> Acted:
+        return Acted(prediction.dist.epsilon(knobs["epsilon"], noise), {}, prediction.memory)
+
+    def knobs(self, at: Progress) -> Mapping[str, float]:
+        return {"epsilon": 0.2}
+
+    def sync_target(self) -> None:
+        self.target.copy(self.model)
+
+    def loss(self, mini: Sample[Transition], online: Tensor, later: Tensor) -> Update:
+        t = mini.data
+        with torch.no_grad():
+            goal = t.reward + t.discount * ops.at(later.amax(-1), t.ahead)
+        loss = ops.weighted_mean((ops.pick(online, t.action) - goal).square(), mini.weight)
+        norm = self.optim.step(loss)
+        return Update({"loss": loss.detach(), "grad_norm": norm}, ops.empty(loss))
+
+    def parts(self) -> Mapping[str, Stateful]:
+        return {"model": self.model, "target": self.target, "optim": self.optim}
+
+
+@register("algo", "noisy-q")
+class NoisyConfig(QConfig):
+    """Noise in the network: of each slot while acting, one for a whole batch while learning."""
+
+    def build(self, spec: EnvSpec) -> NoisyQ:
+        return NoisyQ(self, spec)
+
+
+class NoisyQ(Q):
+    def draws(self) -> Draws:
+        size = self.cfg.size
+        return Draws(predict=Draw(normal=size), explore=ops.Greedy.draws, update=Draw(normal=2 * size))
+
+    def predict(self, obs: Obs, past: Past, noise: Noise) -> Prediction:
+        q = self.model.shaken(obs, noise.normal)
+        return Prediction(ops.Greedy(q, ops.mask(obs)), q.amax(-1), ())
+
+    def learn(self, mini: Sample[Transition], knobs: Knobs, noise: Noise) -> Update:
+        now, then = noise.update.normal.chunk(2, -1)
+        with torch.no_grad():
+            later = self.target.net.shaken(mini.data.next_obs, then)  # type: ignore[operator]
+        return self.loss(mini, self.model.shaken(mini.data.obs, now), later)
+
+
+@register("algo", "slow-q")
+class SlowConfig(QConfig):
+    """Acts with its target, which explorers in other processes need, too."""
+
+    def build(self, spec: EnvSpec) -> SlowQ:
+        return SlowQ(self, spec)
+
+
+class SlowQ(Q):
+    def draws(self) -> Draws:
+        return Draws(explore=ops.Greedy.draws)
+
+    def predict(self, obs: Obs, past: Past, noise: Noise) -> Prediction:
+        q = self.target.net.shaken(obs, self.model.spread * 0)  # type: ignore[operator]
+        return Prediction(ops.Greedy(q, ops.mask(obs)), q.amax(-1), self.remembered())
+
+    def remembered(self) -> Memory:
+        return ()
+
+    def learn(self, mini: Sample[Transition], knobs: Knobs, noise: Noise) -> Update:
+        none = self.model.spread.detach() * 0
+        with torch.no_grad():
+            later = self.target.net.shaken(mini.data.next_obs, none)  # type: ignore[operator]
+        return self.loss(mini, self.model.shaken(mini.data.obs, none), later)
+
+    def acting(self) -> Mapping[str, Stateful]:
+        return {"model": self.model, "target": self.target}
