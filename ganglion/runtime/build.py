@@ -115,8 +115,9 @@ def build_local(cfg: RunConfig, engine: Engine | None = None) -> Trainer:
 
 
 def stride_of(engine: Engine, learner: Learner) -> int:
-    """Steps of a pure world that are one function: whole rollouts where they are captured, parts of them else."""
+    """Steps of a pure world that are one function: whole rollouts where they are captured, parts of them else. Between
+    updates from a replay few steps pass: on a CPU more than one would be compiled for longer than it saves."""
     if not learner.buffer.fresh:
-        return STRIDE
+        return STRIDE if engine.whole else 1
     horizon = learner.buffer.room()
     return horizon if engine.whole else gcd(horizon, STRIDE)

@@ -129,6 +129,7 @@ def test_a_terminal_that_is_closed_saves_the_run(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "ganglion", *words, "log.every=200 steps", "log.writers=[console, jsonl]"]
     pid, terminal = pty.fork()
     if pid == 0:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may have been started with it ignored
         os.execve(sys.executable, command, {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"})
     until = time.monotonic() + 60
     while not (metrics := folder / "metrics.jsonl").exists() or metrics.stat().st_size == 0:

@@ -74,9 +74,9 @@ def test_a_walk_is_so_many_steps():
 @pytest.mark.parametrize("algo", [[], REPLAY], ids=["rollout", "replay"])
 def test_strides_are_single_steps(more: list[str], algo: list[str]):
     """Wrapped worlds stay pure, and replays take whole walks, too: the same rows, parameters and counters."""
-    words, device = [*WORLD, *more, *algo, "algo.lr=1e-3"], torch.device("cpu")
-    one = build(ganglion.load_config(None, words), Engine(device, as_it_is))
-    many = build(ganglion.load_config(None, words), Engine(device, as_it_is))
+    words, fuse = [*WORLD, *more, *algo, "algo.lr=1e-3"], as_it_is if algo else None
+    engines = [Engine(torch.device("cpu"), as_it_is, fuse=fuse) for _ in range(2)]
+    one, many = (build(ganglion.load_config(None, words), engine) for engine in engines)
     one.source.stride, one.source.walks[1] = 1, one.source.walks[8]
     assert many.source.pure is not None and many.source.stride == 8
     events = [len([log for log in until(made, 12) if log.kind == "collect"]) for made in (one, many)]
@@ -91,7 +91,9 @@ def test_strides_are_single_steps(more: list[str], algo: list[str]):
 def test_what_a_slot_holds_is_held_in_strides():
     """`hold` keeps a slot's random numbers for several steps, in strides as in single steps."""
     words = [*WORLD, *REPLAY, "algo.lr=1e-3", "algo.hold=3.0"]
-    one, many = (build(ganglion.load_config(None, words), Engine(torch.device("cpu"), as_it_is)) for _ in range(2))
+    one, many = (
+        build(ganglion.load_config(None, words), Engine(torch.device("cpu"), as_it_is, fuse=as_it_is)) for _ in range(2)
+    )
     one.source.stride, one.source.walks[1] = 1, one.source.walks[8]
     for made in (one, many):
         until(made, 5)
