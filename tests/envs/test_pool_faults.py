@@ -26,7 +26,7 @@ CAUGHT = {
     "raise": "RuntimeError: out of order",
     "reset": "RuntimeError: no way to begin",
     "leave": "SystemExit: 0",
-    "no text": "Unreadable, whose text cannot be read",
+    "no text": "Unreadable: its message cannot be shown",
     "nan reward": "the reward is nan",
     "nan": "the observation is not finite",
     "inf": "the observation is not finite",

@@ -11,7 +11,6 @@ import torch
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from ganglion import ops
 from ganglion.core import Discrete
 from ganglion.envs import GymConfig, GymEnv, VectorGymEnv
 from ganglion.errors import UserError
@@ -88,26 +87,3 @@ def test_cartpoles_own_vector() -> None:
 
 class OtherCartPole(CartPoleVectorEnv):
     """One whose internals nobody knows: running episodes are lost in a restart."""
-
-
-@pytest.mark.parametrize("make", [CartPoleVectorEnv, OtherCartPole])
-def test_a_stretch_is_the_steps_it_is_made_of(make: Any) -> None:
-    envs = [VectorGymEnv(make(num_envs=3, max_episode_steps=20)) for _ in range(2)]
-    whole, single = envs
-    for env in envs:
-        assert env.stretches
-        env.reset(4)
-    for t in range(5):
-        if t == 3:  # in the middle of episodes
-            for env in envs:
-                env.restore(env.state())
-        steps = []
-        for i, obs in enumerate(whole.stretch(13)):
-            action = random_action(single.spec.action, 3, 100 * t + i)
-            whole.pace(action)
-            steps.append(single.step(action))
-            assert torch.equal(obs, steps[-1].obs)
-        assert same_step(whole.stretched(), ops.stack(steps))
-        assert whole.episodes() == single.episodes()
-        assert same_step(whole.step(action), single.step(action))  # one alone between two stretches
-    assert not ops.stack(steps).valid.all()
