@@ -8,7 +8,6 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from ganglion.core import Discrete
@@ -83,7 +82,3 @@ def test_cartpoles_own_vector() -> None:
     episodes = env.episodes()
     assert [e.length for e in episodes] == lengths and max(lengths) <= 30
     assert all(e.total == e.length for e in episodes)
-
-
-class OtherCartPole(CartPoleVectorEnv):
-    """One whose internals nobody knows: running episodes are lost in a restart."""
