@@ -60,7 +60,7 @@ def batches(bench: Bench) -> list[Batch]:
         keep = torch.rand(rows.shape, generator=g) > torch.where(torch.arange(COLUMNS) < FIRST, 0.7, 0.1)
         weight = torch.rand(rows.shape, generator=g).to(rows.dtype) if field == "weight" else True
         mini = mini._replace(**{field: rows * keep * weight})
-        noise = Noise(*(x.double() for x in learner.stream.noise(bench.agent.draws.learn, *rows.shape)))
+        noise = ops.map_tree(torch.Tensor.double, learner.stream.noise(bench.agent.draws.learn, *rows.shape))
         made.append(Batch(mini, noise))
         learner.mini = learner.table = None
         if learner.buffer.fresh:
