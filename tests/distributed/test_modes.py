@@ -192,7 +192,7 @@ def test_compiling_beforehand_starts_no_fleet(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr("os.nice", lambda by: 0)
     (tmp_path / "config.yaml").write_text(dump(load("cartpole/ppo", ["run.mode=ray"])))
     with pytest.raises(KeyboardInterrupt):
-        precompile.main(str(tmp_path / "config.yaml"), [])
+        precompile.main(str(tmp_path / "config.yaml"), [], [])
     assert asked == ["local"]
 
 
