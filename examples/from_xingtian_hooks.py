@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 import ganglion
 from ganglion import ops
 from ganglion.config import RunConfig
-from ganglion.core import Acted, EnvSpec, Obs, Origin, Past, Progress, Row, State, Step, Weights
+from ganglion.core import Acted, EnvSpec, Obs, Origin, Past, Progress, Row, State, Step, Weights, under
 from ganglion.runtime.agent import enter
 from ganglion.runtime.build import build_agent, build_env
 from ganglion.runtime.fleet.broker import LocalBroker
@@ -87,9 +87,9 @@ class Algorithm:
     def restore(self, model_name: Path | None = None, model_weights: Weights | None = None) -> None:
         """Weights, or else a file."""
         if model_weights is not None:
-            self.agent.algo.model.restore(State(model_weights.tensors))
+            self.agent.algo.model.restore(under(State(model_weights.tensors), "model"))
         elif model_name is not None:
-            self.agent.algo.model.restore(State(load_file(model_name)))
+            self.agent.algo.model.restore(under(State(load_file(model_name)), "model"))
 
 
 class Agent:

@@ -78,12 +78,17 @@ class RowRing:
         return State({}, {"pushed": self.pushed}, rings)
 
     def restore(self, state: State) -> None:
+        if (rows := self.saved(state)) is not None:
+            self.hold(rows)
+
+    def saved(self, state: State) -> Row | None:
+        """The rows of a state, which are as many as it says."""
         self.pushed = read_count(state.scalars["pushed"])
-        if "rows" in state.rings:
-            if state.rings["rows"].stamps != self.stamps():
-                raise ValueError(f"{self.pushed} rows do not leave blocks of these stamps")
-            arrays = {k: v.to(self.device) for k, v in state.rings["rows"].arrays.items()}
-            self.hold(row_of(arrays))
+        if "rows" not in state.rings:
+            return None
+        if state.rings["rows"].stamps != self.stamps():
+            raise ValueError(f"{self.pushed} rows do not leave blocks of these stamps")
+        return row_of({k: v.to(self.device) for k, v in state.rings["rows"].arrays.items()})
 
 
 class SampledRing(RowRing):
@@ -155,9 +160,7 @@ class SampledRing(RowRing):
 
     def restore(self, state: State) -> None:
         """Large arrays are taken as they are where they lie by slot, all others copied."""
-        self.pushed = int(state.scalars["pushed"])
-        if "rows" in state.rings:
-            rows = row_of({k: v.to(self.device) for k, v in state.rings["rows"].arrays.items()})
+        if (rows := self.saved(state)) is not None:
             self.hold(self.lay(rows, laid_by_slot))
             ops.map_tree(lambda kept, x: kept if kept is x else kept.copy_(x), self.rows, rows)
             derive(self.held, self.derived, self.gamma)

@@ -269,15 +269,15 @@ def test_a_run_is_saved_and_continued_with_the_same_explorers(tmp_path: Path) ->
     for log in left.stream():
         if log.kind == "save":
             break
-    left.received.fleet.lock.close()  # type: ignore[union-attr]  # as if it had been killed: nobody is told
+    left.trainer.source.fleet.lock.close()  # type: ignore[union-attr]  # as if it had been killed: nobody is told
     again = Run.open(tmp_path / "run")
     for _ in again.stream():
         pass
     again.close()
     guests.join()
-    assert again.trainer.at.env_steps >= 700 and again.received is not None
-    assert again.received.numbers()["fleet/lost"] == 0
-    assert [source.incarnation for source in again.received.fleet.account.next] == [1]
+    assert again.trainer.at.env_steps >= 700
+    assert again.trainer.source.numbers()["fleet/lost"] == 0
+    assert [source.incarnation for source in again.trainer.source.fleet.account.next] == [1]
 
 
 # ------------------------------------------------------------ real processes

@@ -128,10 +128,10 @@ def test_a_run_is_saved_and_continued(ray: Any, tmp_path: Path) -> None:
     again.close()
     assert scores[-1].at.opt_steps == again.trainer.at.opt_steps  # of the agent as it is in the end
     assert len(scores[-1].episodes) == 4 and again.checkpoints.best() is not None
-    assert again.trainer.at.env_steps >= 700 and again.received is not None
-    told = again.received.numbers()
+    assert again.trainer.at.env_steps >= 700
+    told = again.trainer.source.numbers()
     assert told["fleet/lost"] == told["fleet/duplicated"] == 0
-    assert [source.incarnation for source in again.received.fleet.account.next] == [1]
+    assert [source.incarnation for source in again.trainer.source.fleet.account.next] == [1]
     assert "0 lost, 0 duplicated" in again.summary()["Items"]
 
 

@@ -78,6 +78,7 @@ class Table(Dealer):
         self.walkers = deque(Walker(explorer) for explorer in range(explorers))
         self.memory = np.zeros(4, np.uint8)  # that explorers write into again and again
         self.ray: Any = self
+        self.talk: Any = lambda call, *_: call()
 
     def arrived(self, timeout: float) -> Packet | None:
         for _ in range(len(self.walkers)):

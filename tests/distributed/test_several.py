@@ -118,10 +118,10 @@ def test_a_partner_takes_over_the_replay_of_the_first(tmp_path: Path) -> None:
     partner = Partner(Post(dump(cfg), [], [], 1, True))
     partner.ready(str(first.checkpoints.newest()))  # before it meets the others, who would wait for it
     learner, receiver = partner.trainer.learner, partner.trainer.source
-    assert isinstance(receiver, Receiver) and first.received is not None
+    assert isinstance(receiver, Receiver)
     theirs = first.trainer.learner.buffer.state()
     assert fingerprint(learner.buffer.state()) == fingerprint(theirs) and learner.buffer.ready()
-    assert receiver.seams.stream == first.received.seams.stream is not None
+    assert receiver.seams.stream == first.trainer.source.seams.stream is not None
 
 
 def test_the_network_of_an_address() -> None:
