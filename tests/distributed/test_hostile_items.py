@@ -171,9 +171,10 @@ def test_what_explorers_send_is_what_is_expected(case: Case) -> None:
     """Of any spaces and any algorithm: names, types, shapes and numbers are known beforehand."""
     bench, spec = Bench(case), case.spec()
     lot = Lot(5)
-    expected = expect(bench.agent, bench.explorer.processor, spec, lot)
+    seat = bench.explorer.seats[0]
+    expected = expect(bench.agent, seat.processor, spec, lot)
     sender = Sender(lot, Origin("main", 0, 0, 0, 0))
-    bench.explorer.sink = sender
+    seat.sink = sender
     for _ in range(4):
         while not sender.full:
             bench.explorer.step(Progress())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -192,7 +193,7 @@ def test_compiling_beforehand_starts_no_fleet(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr("os.nice", lambda by: 0)
     (tmp_path / "config.yaml").write_text(dump(load("cartpole/ppo", ["run.mode=ray"])))
     with pytest.raises(KeyboardInterrupt):
-        precompile.main(str(tmp_path / "config.yaml"), [], [])
+        precompile.main(str(tmp_path / "config.yaml"), [], [], os.getppid())
     assert asked == ["local"]
 
 

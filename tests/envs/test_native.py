@@ -95,7 +95,7 @@ def test_episodes_are_keyed_as_those_of_gymnasium() -> None:
     env = native("cartpole", 3)
     env.reset(-7)
     keys = [integers.episode_key(-7, slot, 4) for slot in range(3)]
-    assert [x & integers.MASK for x in env._key(torch.full((3,), 4)).tolist()] == keys
+    assert [x & integers.MASK for x in env._key(env.root, torch.full((3,), 4)).tolist()] == keys
 
 
 def test_the_tensor_hash_is_the_integer_hash() -> None:

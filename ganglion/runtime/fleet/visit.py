@@ -11,7 +11,7 @@ from time import monotonic, sleep
 
 from ganglion import registry
 from ganglion.config.files import load
-from ganglion.core import Weights
+from ganglion.core import Progress, Weights
 from ganglion.errors import UserError
 from ganglion.record.stores import Shared, drop, located, pace, put, reached, shared
 from ganglion.runtime.fleet.files import FileBroker
@@ -60,7 +60,7 @@ class Visit:
         lot = Lot(self.session.rows, Codec(*self.session.codec))
         station = Station(cfg, lot, Paced(self.broker, GLANCES * self.broker.nap))
         station.gone = self.broker.ended.is_set
-        self.broker.form = Form(station.agent.algo.model.state().tensors)
+        self.broker.form = Form(station.agent.command(Progress()).tensors)
         return station
 
     def stay(self, tell: Tell) -> None:
