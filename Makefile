@@ -9,7 +9,7 @@ PRESET ?= cartpole/ppo
 ARGS ?=
 BENCH ?= benchmarks/startup.py
 # What looks further when GANGLION_SOAK=1.
-SOAK ?= tests/nn/test_nets.py tests/equal/test_resume.py tests/record/test_crash.py tests/record/test_damage.py tests/cli/test_broken.py tests/envs/test_pool_ends.py tests/distributed/test_hosts.py tests/distributed/test_slurm.py tests/distributed/test_restarts.py tests/distributed/test_several.py tests/distributed/test_ray.py tests/record/test_forged.py tests/record/test_links.py tests/cli/test_folders.py tests/cli/test_numbers.py tests/envs/test_generated.py tests/envs/test_interface.py tests/distributed/test_hostile_items.py tests/cli/test_working_folder.py tests/distributed/test_ray_lost.py
+SOAK ?= tests/nn/test_nets.py tests/equal/test_resume.py tests/record/test_crash.py tests/record/test_damage.py tests/cli/test_broken.py tests/envs/test_pool_ends.py tests/distributed/test_hosts.py tests/distributed/test_slurm.py tests/distributed/test_restarts.py tests/distributed/test_learner_processes.py tests/distributed/test_ray.py tests/record/test_forged.py tests/record/test_links.py tests/cli/test_folders.py tests/cli/test_numbers.py tests/envs/test_generated.py tests/envs/test_interface.py tests/distributed/test_hostile_items.py tests/cli/test_working_folder.py tests/distributed/test_ray_lost.py
 SOAK_REPORT ?= docs/results/soak.txt
 
 BIN := $(VENV)/bin

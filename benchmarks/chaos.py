@@ -106,7 +106,7 @@ class Trial:
 
     def disturb(self, kind: str, dice: random.Random) -> None:
         if kind == "kill":
-            os.kill(dice.choice(self.pool.crew.pids()), signal.SIGKILL)
+            os.kill(dice.choice(self.pool.worker_processes.pids()), signal.SIGKILL)
             return
         (self.folder / "written").write_text(kind)
         (self.folder / "written").rename(self.folder / "trigger")

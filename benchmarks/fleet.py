@@ -32,8 +32,8 @@ os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPAT
 
 RAY_ALONE = """
 import time; began = time.time()
-from ganglion.runtime.fleet.cluster import Site, join_ray, leave_ray
-join_ray(Site(processes={processes})); print("took", time.time() - began); leave_ray()
+from ganglion.fleet.ray_cluster import ClusterSettings, join_ray, leave_ray
+join_ray(ClusterSettings(processes={processes})); print("took", time.time() - began); leave_ray()
 """
 QUIET = ["log=[]", "save=never", "eval=never"]
 
@@ -145,8 +145,8 @@ def weights(args: argparse.Namespace) -> None:
     import torch
 
     from ganglion.core import Weights
-    from ganglion.runtime.fleet.folders import make_folder
-    from ganglion.runtime.fleet.segments import SharedBoard
+    from ganglion.fleet.shared_memory import SharedBoard
+    from ganglion.fleet.temporary_folders import make_folder
 
     folder = make_folder()
     writer, reader = SharedBoard(folder / "weights"), SharedBoard(folder / "weights")
@@ -172,9 +172,9 @@ class Carrier:
     """Makes items of a size, one way or the other."""
 
     def __init__(self, folder: str) -> None:
-        from ganglion.runtime.fleet.segments import Slots
+        from ganglion.fleet.shared_memory import ItemMemory
 
-        self.slots = Slots(Path(folder), "0-0", 2)
+        self.slots = ItemMemory(Path(folder), "0-0", 2)
 
     def shared(self, size: int) -> tuple[str, int, int]:
         self.slots.room(size)[:] = 1
@@ -190,11 +190,11 @@ def carry(args: argparse.Namespace) -> None:
     """An item from an actor into a buffer: through Ray's objects, and through shared memory."""
     import numpy as np
 
-    from ganglion.runtime.fleet.cluster import Site, join_ray, leave_ray
-    from ganglion.runtime.fleet.folders import make_folder
-    from ganglion.runtime.fleet.segments import Reader, Slip
+    from ganglion.fleet.ray_cluster import ClusterSettings, join_ray, leave_ray
+    from ganglion.fleet.shared_memory import Reader, SegmentName
+    from ganglion.fleet.temporary_folders import make_folder
 
-    ray, _ = join_ray(Site())
+    ray, _ = join_ray(ClusterSettings())
     folder = make_folder()
     actor, reader = ray.remote(num_cpus=0)(Carrier).remote(str(folder)), Reader(folder)
     for size in (1 << 16, 1 << 20, 1 << 22):
@@ -203,7 +203,7 @@ def carry(args: argparse.Namespace) -> None:
             for way, times in took.items():
                 began = time.perf_counter()
                 got = ray.get(getattr(actor, way).remote(size))
-                buffer[:] = reader.read(Slip(*got)) if way == "shared" else got
+                buffer[:] = reader.read(SegmentName(*got)) if way == "shared" else got
                 times += [time.perf_counter() - began] if turn >= 10 else []
         ways = {way: median(times) * 1e3 for way, times in took.items()}
         told(f"{size >> 10} KiB from an actor", f"object {ways['object']:.2f} ms, shared {ways['shared']:.2f} ms")
@@ -266,7 +266,7 @@ def still(args: argparse.Namespace) -> None:
 def full(args: argparse.Namespace) -> None:
     """No room on the disk for 30 s: a small one of its own where this may be mounted, else by injected errors."""
     from ganglion.config import load
-    from ganglion.record import atomic
+    from ganglion.record import atomic_write
     from ganglion.record.checkpoint import load as load_checkpoint
     from ganglion.runtime.run import Run
 
@@ -278,7 +278,7 @@ def full(args: argparse.Namespace) -> None:
         run = Run.create(load("cartpole/dqn", [*given, "algo.replay.capacity=10k"]))
         stream, saves = run.stream(), {"before": 0, "during": 0, "after": 0}
         for phase, seconds in (("before", 15.0), ("during", 30.0), ("after", 20.0)):
-            fill(mounted, Path(folder), phase == "during", atomic)
+            fill(mounted, Path(folder), phase == "during", atomic_write)
             ends, first = time.perf_counter() + seconds, run.trainer.at.env_steps
             while time.perf_counter() < ends:
                 saves[phase] += next(stream).kind == "save"
@@ -293,10 +293,10 @@ def full(args: argparse.Namespace) -> None:
             subprocess.run(["umount", folder], check=True)
 
 
-def fill(mounted: bool, folder: Path, on: bool, atomic: Any) -> None:
+def fill(mounted: bool, folder: Path, on: bool, atomic_write: Any) -> None:
     """Takes all the room there is, or gives it back."""
     if not mounted:
-        atomic.disk.free = (lambda _: 0) if on else type(atomic.disk).free.__get__(atomic.disk)
+        atomic_write.disk.free = (lambda _: 0) if on else type(atomic_write.disk).free.__get__(atomic_write.disk)
         return
     filler = folder / "filler"
     filler.unlink(missing_ok=True)

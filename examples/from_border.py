@@ -15,7 +15,7 @@ import ganglion
 import ganglion.core as g
 from ganglion.config import WriterConfig, every, register
 from ganglion.record.checkpoint import Checkpoints
-from ganglion.record.due import Due
+from ganglion.record.stages import Due
 from ganglion.record.writers import RunInfo
 from ganglion.runtime.build import build
 from ganglion.runtime.trainer import Trainer

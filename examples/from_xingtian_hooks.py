@@ -21,9 +21,9 @@ import ganglion
 from ganglion import ops
 from ganglion.config import RunConfig
 from ganglion.core import Acted, EnvSpec, Obs, Origin, Past, Progress, Row, State, Step, Weights, under
+from ganglion.fleet.in_process import LocalBroker
 from ganglion.runtime.agent import enter
 from ganglion.runtime.build import build_agent, build_env
-from ganglion.runtime.fleet.broker import LocalBroker
 from ganglion.runtime.learner import Learner
 from ganglion.runtime.randomness import Stream, derive
 

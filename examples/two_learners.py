@@ -14,8 +14,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import ganglion
+from ganglion.fleet.learner_group import Group, GroupTrainer, seed_of
 from ganglion.runtime.build import build
-from ganglion.runtime.fleet.learners import Group, GroupTrainer, seed_of
 
 SETTINGS = [
     "algo={kind: impala, lr: 3e-3, horizon: 16, epochs: 2, normalise_advantage: true, net: {hidden: [32]}}",

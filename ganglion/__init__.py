@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ganglion.config import RunConfig, register
     from ganglion.config import dump as dump_config
     from ganglion.config import load as load_config
-    from ganglion.envs.checker import check_env
+    from ganglion.envs.check.check_env import check_env
     from ganglion.errors import UserError
     from ganglion.runtime.run import Run, evaluate
 
@@ -33,7 +33,7 @@ _NAMES = {
     "Run": ("ganglion.runtime.run", "Run"),
     "RunConfig": ("ganglion.config", "RunConfig"),
     "UserError": ("ganglion.errors", "UserError"),
-    "check_env": ("ganglion.envs.checker", "check_env"),
+    "check_env": ("ganglion.envs.check.check_env", "check_env"),
     "dump_config": ("ganglion.config", "dump"),
     "evaluate": ("ganglion.runtime.run", "evaluate"),
     "load_config": ("ganglion.config", "load"),

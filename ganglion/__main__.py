@@ -10,7 +10,7 @@ def run() -> int:
     """One command, then the end of the process: half a second sooner where Python does not look for garbage among all
     of torch before it ends."""
     code = main()
-    if cluster := sys.modules.get("ganglion.runtime.fleet.cluster"):
+    if cluster := sys.modules.get("ganglion.fleet.ray_cluster"):
         cluster.end_lost(code)
     gc.freeze()
     return code

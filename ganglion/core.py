@@ -15,9 +15,6 @@ from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
-from ganglion.exchange import Broker as Broker
-from ganglion.exchange import Origin as Origin
-from ganglion.exchange import Weights as Weights
 from ganglion.faults import Faults as Faults
 from ganglion.spaces import Box as Box
 from ganglion.spaces import Composite as Composite
@@ -27,14 +24,62 @@ from ganglion.spaces import MultiBinary as MultiBinary
 from ganglion.spaces import MultiDiscrete as MultiDiscrete
 from ganglion.spaces import Space as Space
 from ganglion.spaces import mask_misfit as mask_misfit
-from ganglion.state import Json as Json
-from ganglion.state import Ring as Ring
-from ganglion.state import State as State
-from ganglion.state import Stateful as Stateful
-from ganglion.state import join as join
-from ganglion.state import read_count as read_count
-from ganglion.state import read_number as read_number
-from ganglion.state import under as under
+
+Json = Any  # what json.dumps takes
+
+
+class Ring(NamedTuple):
+    """Large row storage. A checkpoint writes only the blocks whose stamp has changed."""
+
+    arrays: Mapping[str, Tensor]  # each [rows, ...]
+    block: int  # rows per block
+    stamps: tuple[int, ...]  # per block: rows ever pushed when it last changed, 0 when never written
+
+
+class State(NamedTuple):
+    """All that changes in a part: named tensors, JSON scalars, and large row storage."""
+
+    tensors: Mapping[str, Tensor] = {}
+    scalars: Mapping[str, Json] = {}
+    rings: Mapping[str, Ring] = {}
+
+
+def read_count(value: Json, most: int = 1 << 62) -> int:
+    """A whole number of a state that was read, checked: a file may say anything."""
+    if type(value) is not int or not 0 <= value <= most:
+        raise ValueError(f"{str(value)[:40]!r} is no number from 0 to {most}")
+    return value
+
+
+def read_number(value: Json) -> float:
+    """Any number of a state that was read, checked."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{str(value)[:40]!r} is no number")
+    return value
+
+
+class Stateful(Protocol):
+    def state(self) -> State: ...
+
+    def restore(self, state: State) -> None: ...
+
+
+def join(parts: Mapping[str, State]) -> State:
+    """Several states as one, names prefixed by `part/`."""
+    tensors = {f"{p}/{k}": v for p, s in parts.items() for k, v in s.tensors.items()}
+    scalars = {f"{p}/{k}": v for p, s in parts.items() for k, v in s.scalars.items()}
+    return State(tensors, scalars, {f"{p}/{k}": v for p, s in parts.items() for k, v in s.rings.items()})
+
+
+def under(state: State, part: str) -> State:
+    """The state of one part of a joined state."""
+    cut = len(part) + 1
+
+    def pick(named: Mapping[str, Any]) -> dict[str, Any]:
+        return {k[cut:]: v for k, v in named.items() if k.startswith(part + "/")}
+
+    return State(pick(state.tensors), pick(state.scalars), pick(state.rings))
+
 
 Obs = Any  # a tree of observations; the key "action_mask", where there is one, holds the legal actions
 Action = Any  # a tree of actions, shaped like the action space
@@ -546,3 +591,55 @@ class Recipe:
     buffer: Builder[Buffer]
     limiter: Builder[Limiter]
     max_lag: int | None = None  # updates behind which an item from elsewhere is dropped
+
+
+class Weights(NamedTuple):
+    """What an Explorer elsewhere needs to act as the Learner's Agent would: parameters and knobs of one version."""
+
+    version: int  # opt steps
+    knobs: Mapping[str, float]
+    tensors: Mapping[str, Tensor]
+    fast: bool = False  # whether the Learner's own functions are compiled by now
+
+
+class Origin(NamedTuple):
+    """Where an item comes from; no two items of a run have the same."""
+
+    player: str
+    explorer: int
+    incarnation: int  # how often this explorer has been started anew
+    sequence: int  # items of this incarnation before it
+    version: int  # of the weights it was collected with
+
+
+class Packet(NamedTuple):
+    """An item on its way: its origin, and one contiguous piece of bytes."""
+
+    origin: Origin
+    body: Any  # bytes, or anything that shows memory as bytes
+
+
+class Broker(Protocol):
+    """Stands between Explorers and Learners: experience bounded, one way; weights by version, the newest wins."""
+
+    def push(self, item: Any, origin: Origin) -> bool:
+        """Hands an item over; waits while the queue is full. False: the broker is closed, and nothing was taken."""
+        ...
+
+    def pull(self, timeout: float) -> Packet | None:
+        """The next item, whoever it is from; None if there was none in time. Its bytes are good until the next pull."""
+        ...
+
+    def publish(self, weights: Weights, player: str) -> None:
+        """The weights to act with from now on."""
+        ...
+
+    def latest(self, player: str, newer_than: int) -> Weights | None:
+        """The newest weights, None where they are not newer than a version."""
+        ...
+
+    def waiting(self) -> int:
+        """How many items wait to be pulled."""
+        ...
+
+    def close(self) -> None: ...

@@ -15,7 +15,11 @@ log = logging.getLogger(__name__)
 TOLD = 10  # failures that are warned about one by one
 KEPT = 100  # reports held for whoever writes them down
 LONGEST = 300  # characters of a message
-OWN = ("ganglion.envs.slots", "ganglion.envs.arrays", "ganglion.envs.legal")  # what looks at values of environments
+OWN = (
+    "ganglion.envs.slots",
+    "ganglion.envs.gym_arrays",
+    "ganglion.envs.legal_actions",
+)  # what looks at values of environments
 TRACE = 20_000  # characters of a traceback
 
 

@@ -4,10 +4,12 @@ happens to lie in the working folder is nobody's json. Standard library only."""
 from __future__ import annotations
 
 import os
+import signal
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
 SAFE = "PYTHONSAFEPATH"
 ROOT = Path(__file__).resolve().parents[1]
@@ -48,3 +50,18 @@ def importable() -> list[str]:
 def search(paths: Iterable[str]) -> None:
     """Finds modules there, too, after all that are found already."""
     sys.path += [path for path in paths if path not in sys.path]
+
+
+STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@contextmanager
+def caught(call: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Has `call` take them for a while. A SIGHUP that is ignored (nohup) stays so."""
+    unheard = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    before = {number: signal.signal(number, call) for number in STOPS if number != signal.SIGHUP or not unheard}
+    try:
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)

@@ -27,7 +27,7 @@ TABLE: dict[str, dict[str, str]] = {
     },
     "env": {
         "gym": "ganglion.envs.configs",
-        "atari": "ganglion.envs.arcade",
+        "atari": "ganglion.envs.configs",
         "envpool": "ganglion.envs.envpool",
         "torch": "ganglion.envs.configs",
         "toy": "ganglion.envs.configs",
@@ -68,7 +68,7 @@ _found: dict[tuple[str, str], type[Any]] = {}  # what has been imported so far
 Kind = TypeVar("Kind", bound=type[Any])
 
 
-class Origin(NamedTuple):
+class Registered(NamedTuple):
     """Where a name comes from: its module, and the distribution or flag that brought it."""
 
     module: str
@@ -134,25 +134,25 @@ def _import(family: str, name: str, module: str) -> None:
         raise TypeError(f"{module} does not register the {family} {name!r}")
 
 
-def origin(family: str, name: str) -> Origin:
+def origin(family: str, name: str) -> Registered:
     """Where a name comes from, without importing it."""
     if name in TABLE[family]:
-        return Origin(TABLE[family][name], "ganglion")
+        return Registered(TABLE[family][name], "ganglion")
     entry = _entry_points().get((family, name))
     if entry is not None:
         return entry
-    return Origin(lookup(family, name).__module__, "--import")
+    return Registered(lookup(family, name).__module__, "--import")
 
 
 @cache
-def _entry_points() -> dict[tuple[str, str], Origin]:
+def _entry_points() -> dict[tuple[str, str], Registered]:
     from importlib.metadata import entry_points  # costs more than the rest of --help
 
-    found: dict[tuple[str, str], Origin] = {}
+    found: dict[tuple[str, str], Registered] = {}
     for point in entry_points(group="ganglion"):
         family, _, name = point.name.partition(".")
         if family in TABLE and name and name not in TABLE[family]:
-            found[family, name] = Origin(point.module, point.dist.name if point.dist else "entry point")
+            found[family, name] = Registered(point.module, point.dist.name if point.dist else "entry point")
     return found
 
 

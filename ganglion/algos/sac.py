@@ -55,7 +55,7 @@ class SACConfig(AlgoConfig):
         return Recipe(self.processor, self.replay.folded(self.n_step, self.gamma, self.net.recurrent), self.limiter)
 
 
-class Actor(nn.Encoded):
+class SACActor(nn.Encoded):
     """obs -> mean and log deviation of each action component, before squashing [T, B, 2 * A]."""
 
     def __init__(self, net: nn.MLPConfig, spec: EnvSpec, components: int) -> None:
@@ -70,7 +70,7 @@ class Actor(nn.Encoded):
         return torch.cat([mean, log_std], -1), memory
 
 
-class Critics(nn.Encoded):
+class SACCritics(nn.Encoded):
     """obs and action -> two values [2, T, B]."""
 
     def __init__(self, net: nn.MLPConfig, spec: EnvSpec, components: int) -> None:
@@ -88,8 +88,8 @@ class SACModel(Model):
 
     def __init__(self, cfg: SACConfig, spec: EnvSpec, components: int) -> None:
         super().__init__()
-        self.actor = Actor(cfg.net, spec, components)
-        self.critics = Critics(cfg.net, spec, components)
+        self.actor = SACActor(cfg.net, spec, components)
+        self.critics = SACCritics(cfg.net, spec, components)
         start = torch.tensor(1.0 if cfg.temperature is None else cfg.temperature).log()
         self.warmth = torch.nn.ParameterDict({"log": torch.nn.Parameter(start)})
 

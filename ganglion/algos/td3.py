@@ -64,7 +64,7 @@ class TD3Config(AlgoConfig):
         return Recipe(self.processor, self.replay.folded(self.n_step, self.gamma, self.net.recurrent), self.limiter)
 
 
-class Actor(nn.Encoded):
+class TD3Actor(nn.Encoded):
     """obs -> one action, within its bounds [T, B, *shape]."""
 
     def __init__(self, net: nn.MLPConfig, spec: EnvSpec, space: Box) -> None:
@@ -80,7 +80,7 @@ class Actor(nn.Encoded):
         return torch.lerp(low, high, 0.5 * (raw.reshape(*raw.shape[:2], *self.space.shape) + 1)), memory
 
 
-class Critics(nn.Encoded):
+class TD3Critics(nn.Encoded):
     """obs and action -> two values [2, T, B]; `first` is the one the actor climbs [T, B]."""
 
     def __init__(self, net: nn.MLPConfig, spec: EnvSpec, space: Box) -> None:
@@ -101,8 +101,8 @@ class TD3Model(Model):
 
     def __init__(self, cfg: TD3Config, spec: EnvSpec, space: Box) -> None:
         super().__init__()
-        self.actor = Actor(cfg.net, spec, space)
-        self.critics = Critics(cfg.net, spec, space)
+        self.actor = TD3Actor(cfg.net, spec, space)
+        self.critics = TD3Critics(cfg.net, spec, space)
 
     def action(self, obs: Obs, past: Past) -> tuple[Tensor, Memory]:
         return self.actor.action(obs, past)

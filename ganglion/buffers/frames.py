@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ganglion import ops
-from ganglion.buffers import compiled
+from ganglion.buffers import row_kernels
 from ganglion.buffers.storage import Fetched, SampledRing, dead, part
 from ganglion.core import Box, Composite, EnvSpec, Obs, Row, Space
 
@@ -59,7 +59,7 @@ class Whole:
 WHOLE = Whole()
 
 
-class Stack(NamedTuple):
+class FrameStacking(NamedTuple):
     """How frames are joined in one leaf of an observation."""
 
     axis: int  # of the leaf
@@ -74,11 +74,11 @@ class Frames(Whole):
     since the episode's start: `FrameStack` repeats the first frame there.
     """
 
-    def __init__(self, stacks: dict[str, Stack], slots: int, device: torch.device) -> None:
+    def __init__(self, stacks: dict[str, FrameStacking], slots: int, device: torch.device) -> None:
         self.stacks, self.slots = stacks, slots
         self.count = max(stack.frames for stack in stacks.values())
         self.history = self.count - 1
-        self.code = compiled.code() if device.type == "cpu" else None
+        self.code = row_kernels.code() if device.type == "cpu" else None
         self.shown: tuple[list[Tensor], tuple[Obs, Obs]] | None = None  # leaves that were gathered, and views of them
         self.ages = torch.arange(self.history, -1, -1, device=device)  # of the frames in a stack
 
@@ -117,13 +117,13 @@ class Frames(Whole):
     def earlier(self, obs: Obs, back: int) -> Obs:
         """The stacks of `back` rows before, their first frame repeated before that."""
 
-        def shifted(x: Tensor, stack: Stack) -> Tensor:
+        def shifted(x: Tensor, stack: FrameStacking) -> Tensor:
             frames = x.split(stack.size, 2 + stack.axis)
             return torch.cat([frames[max(0, j - back)] for j in range(stack.frames)], 2 + stack.axis)
 
         return self.change(obs, shifted)
 
-    def change(self, obs: Obs, change: Callable[[Tensor, Stack], Tensor]) -> Obs:
+    def change(self, obs: Obs, change: Callable[[Tensor, FrameStacking], Tensor]) -> Obs:
         if isinstance(obs, Tensor):
             return change(obs, self.stacks[""])
         named = ops.flatten_names(obs).items()
@@ -175,7 +175,7 @@ class Frames(Whole):
     def join(self, ring: SampledRing, got: dict[str, Tensor], rows: slice, frames: slice) -> Obs:
         """Frames [T, N, count, ...] joined along their axis; a view where that is the first."""
 
-        def joined(x: Tensor, stack: Stack) -> Tensor:
+        def joined(x: Tensor, stack: FrameStacking) -> Tensor:
             axis = 2 + stack.axis
             return x[:, :, frames].movedim(2, axis).flatten(axis, axis + 1)
 
@@ -202,7 +202,7 @@ def keeper(spec: EnvSpec, device: torch.device) -> Whole:
     return Frames(stacks, spec.slots, device) if stacks else WHOLE
 
 
-def find_stacks(obs: Space, frame: Space, name: str = "") -> dict[str, Stack]:
+def find_stacks(obs: Space, frame: Space, name: str = "") -> dict[str, FrameStacking]:
     """Each leaf of `obs` that is several of the leaf of `frame` along an axis, by its name."""
     if isinstance(obs, Composite) and isinstance(frame, Composite):
         parts = [find_stacks(obs.items[k], frame.items[k], f"{name}/{k}" if name else k) for k in obs.items]
@@ -211,4 +211,4 @@ def find_stacks(obs: Space, frame: Space, name: str = "") -> dict[str, Stack]:
         return {}
     single = (1, *frame.shape) if len(frame.shape) < len(obs.shape) else frame.shape  # a grey image gets a channel
     axis = next(i for i, (many, one) in enumerate(zip(obs.shape, single, strict=True)) if many != one)
-    return {name: Stack(axis, single[axis], obs.shape[axis] // single[axis])}
+    return {name: FrameStacking(axis, single[axis], obs.shape[axis] // single[axis])}

@@ -10,7 +10,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from ganglion.buffers import compiled
+from ganglion.buffers import row_kernels
 from ganglion.buffers.frames import BACK, Whole, keeper
 from ganglion.buffers.storage import Fetched, SampledRing, part, zeros
 from ganglion.config import BufferConfig, Count, Fold, register
@@ -238,7 +238,7 @@ class Usage:
         self.drawn: list[tuple[Tensor, Progress]] = []
         self.latest: float | None = None  # staleness, not yet written down
         host = device.type == "cpu"
-        self.code: Any = compiled.code() if host else None
+        self.code: Any = row_kernels.code() if host else None
         self.pointers = self.counts.data_ptr(), self.born.data_ptr()
         self.arrays = [x.numpy() if host else x for x in (self.counts, self.born)]  # numpy writes small things sooner
 

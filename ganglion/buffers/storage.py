@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ganglion import ops
-from ganglion.buffers import compiled
+from ganglion.buffers import row_kernels
 from ganglion.core import Memory, Obs, Ring, Row, State, read_count
 from ganglion.errors import UserError
 
@@ -105,10 +105,10 @@ class SampledRing(RowRing):
     def __init__(self, length: int, device: torch.device, gamma: float, pack: bool = True, block: int = 256) -> None:
         super().__init__(length, device, block)
         self.gamma, self.pack = gamma, pack
-        self.code = compiled.code() if device.type == "cpu" else None
+        self.code = row_kernels.code() if device.type == "cpu" else None
         self.records = torch.empty(0)  # [length, B, bytes]
         self.quick: Quick | None = None
-        self.stage: Stage | None = None
+        self.stage: RowStage | None = None
         self.gathers: dict[tuple[str, int], Gather] = {}
         self.index = torch.empty((1, 0), dtype=torch.int64)  # what was drawn last
         self.derived = Derived(torch.empty(0), torch.empty(0), torch.empty(0))
@@ -132,7 +132,7 @@ class SampledRing(RowRing):
         small = ops.leaves(self.beside(rows) if self.large else rows)
         if self.quick is None or not self.quick(small, at, count):
             if self.stage is None or self.stage.count != count:
-                self.stage = Stage(self.layout, self.records, self.gamma, count, rows.reward.device)
+                self.stage = RowStage(self.layout, self.records, self.gamma, count, rows.reward.device)
             self.stage(small, at)
         if self.large:
             torch._foreach_copy_([kept[at : at + count] for kept in self.large], self.apart(rows))
@@ -308,7 +308,7 @@ def derive(row: Row, derived: Derived, gamma: float) -> None:
     derived.cut[:] = row.terminated | row.truncated
 
 
-class Stage:
+class RowStage:
     """Records of so many rows, put together beside the ring and stored with one copy: one transfer to a GPU."""
 
     def __init__(self, layout: Layout, records: Tensor, gamma: float, count: int, came: torch.device) -> None:
@@ -376,7 +376,7 @@ class Records:
         self.source, self.rows = records.view(-1, width), self.out.view(-1, width)
         self.order = torch.arange(rows, device=records.device)[:, None] * slots
         host = records.device.type == "cpu"
-        self.code = compiled.code() if host else None
+        self.code = row_kernels.code() if host else None
         self.arrays = [x.numpy() for x in (self.source, self.rows)] if host else []
         self.from_, self.to = self.source.data_ptr(), self.out.data_ptr()
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ganglion.buffers import compiled
+from ganglion.buffers import row_kernels
 from ganglion.buffers.storage import zeros
 
 TOP = {"cpu": 512, "cuda": 1 << 22}  # sums at most that are searched as one
@@ -34,7 +34,7 @@ class SumTree:
         self.below = zeros((self.top + 1,), torch.float64, device)  # for `find`: the mass before each sum
         self.room = Room(0)
         self.host = device.type == "cpu"
-        self.code: Any = compiled.code() if self.host else None
+        self.code: Any = row_kernels.code() if self.host else None
         self.levels: list[Array] = [self.array(x) for x in self.tensors]
         self.pointers = (ctypes.c_void_p * (height + 1))(*(x.data_ptr() for x in self.tensors))
 

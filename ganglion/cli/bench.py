@@ -13,7 +13,7 @@ import json
 import os
 from typing import TYPE_CHECKING
 
-from ganglion.cli.asked import asked_cases, config_arguments
+from ganglion.cli.arguments import asked_cases, config_arguments
 from ganglion.cli.text import say, table
 from ganglion.errors import UserError
 

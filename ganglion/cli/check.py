@@ -18,12 +18,12 @@ from os.path import isfile
 from typing import TYPE_CHECKING, Any
 
 from ganglion import registry
-from ganglion.cli.asked import environment, import_argument
+from ganglion.cli.arguments import environment, import_argument
 from ganglion.cli.text import say
 from ganglion.errors import UserError, nearest
 
 if TYPE_CHECKING:
-    from ganglion.envs.checks.findings import Report
+    from ganglion.envs.check.findings import CheckReport
 
 COLOURS = {"pass": "green", "warn": "yellow", "fail": "red"}
 
@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     if not 0 < args.seconds <= 86_400:
         raise UserError(f"--seconds should be between 0 and 86400, got {args.seconds}.")
     subject = asked(args.words, args.imports)
-    from ganglion.envs.checker import check_env
+    from ganglion.envs.check.check_env import check_env
 
     report = check_env(subject, steps=args.steps, seed=args.seed, seconds=args.seconds)
     if args.json:
@@ -105,25 +105,25 @@ def own(module: str, attribute: str, rest: list[str]) -> Any:
 # ------------------------------------------------------------ what to say
 
 
-def plain(report: Report) -> dict[str, Any]:
+def plain(report: CheckReport) -> dict[str, Any]:
     findings = [finding._asdict() for finding in report.findings]
     return {"subject": report.subject, "about": report.about, "passed": report.passed, "findings": findings}
 
 
-def verdict(report: Report) -> str:
+def verdict(report: CheckReport) -> str:
     """The last line."""
     fails, warns = len(report.of("fail")), len(report.of("warn"))
     parts = [f"{n} {word}{'s' if n > 1 else ''}" for n, word in ((fails, "failure"), (warns, "warning")) if n]
     return f"{'failed' if fails else 'passed'}: {', '.join(parts) or 'nothing to mend'}"
 
 
-def lines(report: Report) -> list[str]:
+def lines(report: CheckReport) -> list[str]:
     """One line per verdict, for a pipe."""
     found = [f"{f.verdict}  {f.name:<12} {f.seen}{f' Fix: {f.fix}' if f.fix else ''}" for f in report.findings]
     return [f"{report.subject}: {report.about}", *found, f"{report.subject} {verdict(report)}"]
 
 
-def show(report: Report) -> None:
+def show(report: CheckReport) -> None:
     """The same on a terminal: coloured, wrapped, fixes below what they mend."""
     from rich.console import Console
     from rich.table import Table

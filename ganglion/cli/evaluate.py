@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import argparse
 
-from ganglion.cli.asked import existing, import_argument, run_argument
-from ganglion.cli.loading import load_torch
+from ganglion.cli.arguments import existing, import_argument, load_torch, run_argument
 from ganglion.cli.text import say, table
 from ganglion.errors import UserError
 

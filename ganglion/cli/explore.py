@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 
-from ganglion.cli.asked import import_argument
+from ganglion.cli.arguments import import_argument
 from ganglion.cli.text import hear_warnings, say
 from ganglion.errors import UserError
 
@@ -26,9 +26,9 @@ def run(args: argparse.Namespace) -> int:
     if not 0 <= args.wait <= 1e9:
         raise UserError(f"--wait should be 0 or more seconds, got {args.wait}.")
     hear_warnings()
-    from ganglion.cli.drive import listening
+    from ganglion.cli.training_loop import listening
     from ganglion.config.files import import_module
-    from ganglion.runtime.fleet.visit import explore
+    from ganglion.fleet.files_explorer import explore
 
     for module in args.imports:
         import_module(module)

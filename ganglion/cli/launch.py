@@ -20,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from ganglion.cli.asked import asked_cases, config_arguments
+from ganglion.cli.arguments import asked_cases, config_arguments
 from ganglion.cli.text import complain, say
 from ganglion.errors import UserError, nearest
 from ganglion.processes import python
@@ -34,7 +34,7 @@ SLURM = ("nodes", "cpus", "gpus", "partition", "account", "time", "sbatch", "dry
 NOTICE = 60  # seconds before its time is up that a job is told to save
 
 
-class Job(NamedTuple):
+class JobFolder(NamedTuple):
     """A job of slurm's: where it lies, and what it says."""
 
     folder: Path
@@ -97,15 +97,15 @@ def placed(config: RunConfig, folder: Where) -> RunConfig:
 
 
 def local(config: RunConfig, args: argparse.Namespace) -> int:
+    from ganglion.fleet.restarts import Restarter, begun, command
     from ganglion.record.run_folder import made
-    from ganglion.runtime.fleet.keeper import Keeper, begun, command
 
     own = made(config.title) if config.run.dir is None else None
     place = str(own.absolute() if own else config.run.dir)
     flags = [word for module in args.imports for word in ("--import", module)]
     asked = [f"--{name}={getattr(args, name)}" for name in ("algo", "env", "mode", "explorers", "learners")
              if getattr(args, name)]  # fmt: skip
-    keeper = Keeper(lambda: begun(place), args.restarts, complain)
+    keeper = Restarter(lambda: begun(place), args.restarts, complain)
     code = keeper.keep(
         command("train", *args.words, f"run.dir={json.dumps(place)}", *asked, *flags),  # JSON's quotes are YAML's
         command("resume", place, *flags),
@@ -117,7 +117,7 @@ def local(config: RunConfig, args: argparse.Namespace) -> int:
 
 
 def node(words: list[str]) -> int:
-    from ganglion.runtime.fleet.allocation import run_node
+    from ganglion.fleet.slurm import run_node
 
     if len(words) != 1 or not (Path(words[0]) / "job.json").is_file():
         raise UserError("launch node: should be the folder of a job that ganglion launch slurm has made.")
@@ -154,11 +154,11 @@ def slurm(config: RunConfig, args: argparse.Namespace) -> int:
     if ended.returncode and not ended.stdout:
         shutil.rmtree(job.folder)  # as if it had never been asked
         raise UserError(f"launch slurm: sbatch refused the job: {ended.stderr.strip()[:500]}")
-    say(f"Run in {config.run.dir}", f"Job in {job.folder}; what it says: {job.folder / 'job.out'}")
+    say(f"Run in {config.run.dir}", f"JobFolder in {job.folder}; what it says: {job.folder / 'job.out'}")
     return ended.returncode  # of the job, where sbatch was told to wait for it
 
 
-def make_job(config: RunConfig, args: argparse.Namespace) -> Job:
+def make_job(config: RunConfig, args: argparse.Namespace) -> JobFolder:
     from ganglion.config import dump
     from ganglion.record.run_folder import candidates
     from ganglion.record.stores import located
@@ -172,7 +172,7 @@ def make_job(config: RunConfig, args: argparse.Namespace) -> Job:
     folder = beside.with_name(f"{beside.name}.job")
     about = {"run": str(run.dir), "imports": args.imports, "restarts": args.restarts}
     needs = config.fleet.explorers + config.fleet.learners - 1
-    return Job(
+    return JobFolder(
         folder, dump(config), json.dumps({**about, "needs": needs}, indent=2), script(config.title, folder, args)
     )
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 
 from ganglion import registry
-from ganglion.cli.asked import import_argument
+from ganglion.cli.arguments import import_argument
 from ganglion.cli.text import say, table
 from ganglion.errors import UserError, nearest
 

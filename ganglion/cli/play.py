@@ -13,9 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ganglion.cli.asked import existing, import_argument, run_argument
+from ganglion.cli.arguments import existing, import_argument, load_torch, run_argument
 from ganglion.cli.evaluate import which_arguments
-from ganglion.cli.loading import load_torch
 from ganglion.cli.text import say
 from ganglion.errors import UserError
 

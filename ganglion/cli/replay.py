@@ -11,13 +11,13 @@ import faulthandler
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from ganglion.cli.asked import existing, import_argument, run_argument
+from ganglion.cli.arguments import existing, import_argument, run_argument
 from ganglion.cli.text import clipped, say, table
 from ganglion.errors import UserError, nearest
 from ganglion.record.stores import Where, names
 
 if TYPE_CHECKING:
-    from ganglion.record.reports import Report
+    from ganglion.runtime.replay_failure import SavedFailure
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,13 +41,13 @@ def run(args: argparse.Namespace) -> int:
 
     for module in args.imports:
         import_module(module)
-    from ganglion.record.reports import read_report
+    from ganglion.runtime.replay_failure import read_report
 
     return again(folder, read_report(logged[args.episode]))
 
 
 def listed(path: Where) -> tuple[str, ...]:
-    from ganglion.record.reports import read_report
+    from ganglion.runtime.replay_failure import read_report
 
     try:
         told = read_report(path)
@@ -58,9 +58,9 @@ def listed(path: Where) -> tuple[str, ...]:
     return told.name, told.kind, step, what
 
 
-def again(folder: Where, told: Report) -> int:
+def again(folder: Where, told: SavedFailure) -> int:
     """Replays in this process, so that a debugger can follow."""
-    from ganglion.runtime.replay import replay
+    from ganglion.runtime.replay_failure import replay
 
     with suppress(OSError):  # stderr may be no file
         faulthandler.enable()  # a crash of the whole process leaves its stack, too

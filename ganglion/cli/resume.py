@@ -11,8 +11,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from ganglion.cli.asked import existing, import_argument, run_argument
-from ganglion.cli.loading import load_torch
+from ganglion.cli.arguments import existing, import_argument, load_torch, run_argument
 from ganglion.cli.text import hear_warnings
 
 
@@ -25,18 +24,18 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def begin_early(file: Path, changed: Sequence[str]) -> None:
     """Ray starts while torch is imported; not where settings are changed that may say which Ray."""
     from ganglion.config.files import read_raw
-    from ganglion.runtime.fleet.cluster import Site, begin_ray
-    from ganglion.runtime.fleet.nursery import begin_nursery
+    from ganglion.fleet.fork_server import begin_fork_server
+    from ganglion.fleet.ray_cluster import ClusterSettings, begin_ray
 
     try:
         said = read_raw(file)
         mode, fleet = said["run"]["mode"], said["fleet"]
-        site = Site(fleet["address"], fleet["host"], fleet["explorers"] + fleet["learners"] - 1)
+        site = ClusterSettings(fleet["address"], fleet["host"], fleet["explorers"] + fleet["learners"] - 1)
     except Exception:  # whoever reads all of it says what is wrong
         return
     if mode == "ray" and not any(word.startswith(("run.mode", "fleet")) for word in changed):
         if not site.address:
-            begin_nursery()
+            begin_fork_server()
         begin_ray(site)
 
 
@@ -46,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
     if isinstance(folder, Path):
         begin_early(folder / "config.yaml", args.words)
     load_torch()
-    from ganglion.cli.drive import drive
+    from ganglion.cli.training_loop import drive
     from ganglion.config.files import import_module
     from ganglion.runtime.run import Run
 

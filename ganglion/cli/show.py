@@ -12,7 +12,7 @@ from os.path import isfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ganglion.cli.asked import asked_cases, config_arguments, existing
+from ganglion.cli.arguments import asked_cases, config_arguments, existing
 from ganglion.cli.text import say
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from contextlib import suppress
 from os.path import isfile
 from pathlib import Path
 
-from ganglion.cli.asked import asked_cases, config_arguments
+from ganglion.cli.arguments import asked_cases, config_arguments
 from ganglion.cli.text import hear_warnings, say
 
 
@@ -35,13 +35,13 @@ def begin_early(args: argparse.Namespace) -> None:
     said = dict(word.split("=", 1) for word in args.words if "=" in word)
     if (args.mode or said.get("run.mode")) != "ray" or any(chooses(word) for word in args.words):
         return
-    from ganglion.runtime.fleet.cluster import Site, begin_ray
-    from ganglion.runtime.fleet.nursery import begin_nursery
+    from ganglion.fleet.fork_server import begin_fork_server
+    from ganglion.fleet.ray_cluster import ClusterSettings, begin_ray
 
     counts = [(args.explorers or said.get("fleet.explorers"), 2), (args.learners or said.get("fleet.learners"), 1)]
     explorers, learners = (int(told) if told and told.isdecimal() else usual for told, usual in counts)
-    begin_nursery()
-    begin_ray(Site(processes=explorers + learners - 1))
+    begin_fork_server()
+    begin_ray(ClusterSettings(processes=explorers + learners - 1))
 
 
 def chooses(word: str) -> bool:
@@ -58,10 +58,10 @@ def run(args: argparse.Namespace) -> int:
     configs = asked_cases(args)
     hear_warnings()
     if args.seeds is not None or args.together:
-        from ganglion.cli import together
+        from ganglion.cli import train_seeds
 
-        return together.train(configs, args.imports)
-    from ganglion.cli.drive import drive
+        return train_seeds.train(configs, args.imports)
+    from ganglion.cli.training_loop import drive
     from ganglion.runtime.run import Run
 
     for number, config in enumerate(configs, 1):

@@ -9,23 +9,21 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ganglion.envs.arcade import AtariConfig
-    from ganglion.envs.checker import check_env
-    from ganglion.envs.configs import GymConfig, TorchConfig, ToyConfig
-    from ganglion.envs.elements import Element, Processed
+    from ganglion.envs.check.check_env import check_env
+    from ganglion.envs.classic_control import NATIVE, Acrobot, CartPole, MountainCar, Pendulum
+    from ganglion.envs.configs import AtariConfig, GymConfig, TorchConfig, ToyConfig
     from ganglion.envs.envpool import EnvPoolConfig
     from ganglion.envs.gym import GymEnv
-    from ganglion.envs.native import NATIVE, Acrobot, CartPole, MountainCar, Pendulum
-    from ganglion.envs.old import OldGym
-    from ganglion.envs.pool import Pool
-    from ganglion.envs.pooled import PoolEnv
+    from ganglion.envs.gym_make import WRAPPERS, wrapped
+    from ganglion.envs.gym_spaces import from_gym, to_gym
+    from ganglion.envs.old_gym import OldGym
+    from ganglion.envs.pool import Pool, PoolEnv
     from ganglion.envs.seeds import episode_seed
-    from ganglion.envs.spaces import from_gym, to_gym
+    from ganglion.envs.torch_env import TorchEnv
     from ganglion.envs.toys import TOYS, Bandit, Chain, Identity, Masked, Memory, Toy, TruncationProbe
+    from ganglion.envs.transforms import Element, Processed
     from ganglion.envs.vector import VectorGymEnv
-    from ganglion.envs.world import TorchEnv
     from ganglion.envs.wrappers import FrameStack, Show, Wrapper, clip_obs, keep
-    from ganglion.envs.wrapping import WRAPPERS, wrapped
 
 _MODULES = {
     "arcade": ("AtariConfig",),

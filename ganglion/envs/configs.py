@@ -11,13 +11,14 @@ from pydantic import Field, field_validator
 from ganglion.config import Count, EnvConfig, Positive, register
 from ganglion.errors import UserError, nearest
 
-if TYPE_CHECKING:  # what follows is imported where it is used, so that reading a config stays quick
+if TYPE_CHECKING:
     import gymnasium
     from gymnasium.envs.registration import EnvSpec as GymSpec
 
     from ganglion.core import Env, Promise
-    from ganglion.envs.pooled import PoolEnv
+    from ganglion.envs.pool import PoolEnv
     from ganglion.envs.slots import Make
+
 
 OWN = {  # options of gymnasium.make that have a setting of their own
     "id": "env.id",
@@ -105,7 +106,7 @@ class GymConfig(ShapedConfig):
     @field_validator("wrappers")
     @classmethod
     def _named(cls, wrappers: tuple[str | Mapping[str, Any], ...]) -> tuple[str | Mapping[str, Any], ...]:
-        from ganglion.envs.wrapping import WRAPPERS, check_setting
+        from ganglion.envs.gym_make import WRAPPERS, check_setting
 
         for one in wrappers:
             name = one if isinstance(one, str) else next(iter(one), "")
@@ -133,7 +134,7 @@ class GymConfig(ShapedConfig):
 
     def build(self, slots: int | None = None, device: str = "cpu", render: bool = False) -> Env:
         from ganglion.envs.gym import GymEnv
-        from ganglion.envs.making import find_spec
+        from ganglion.envs.gym_make import find_spec
 
         spec = find_spec(self.registered())
         if self.vector:
@@ -157,8 +158,8 @@ class GymConfig(ShapedConfig):
             return self, ""
         if self.vector or sys.platform != "linux":  # where there are no workers
             return self.model_copy(update={"workers": 0}), ""
-        from ganglion.envs.choice import choose, measure, usable_cores
-        from ganglion.envs.making import find_spec
+        from ganglion.envs.auto_workers import choose, measure, usable_cores
+        from ganglion.envs.gym_make import find_spec
         from ganglion.faults import told
 
         spec = find_spec(self.registered())
@@ -174,7 +175,7 @@ class GymConfig(ShapedConfig):
 
     def carried(self, spec: GymSpec) -> bool:
         """Whether a worker can be told what to make."""
-        from ganglion.envs.making import carried, plain
+        from ganglion.envs.gym_make import carried, plain
 
         try:
             carried(spec)
@@ -185,8 +186,7 @@ class GymConfig(ShapedConfig):
 
     def maker(self, spec: GymSpec, render: bool = False) -> Make:
         """What makes one slot's environment, in this process."""
-        from ganglion.envs.making import make_one, options_of
-        from ganglion.envs.wrapping import wrapped
+        from ganglion.envs.gym_make import make_one, options_of, wrapped
 
         def make(slot: int) -> gymnasium.Env[Any, Any]:
             options = options_of(slot, self.made_with(), self.per_slot)
@@ -195,13 +195,12 @@ class GymConfig(ShapedConfig):
         return make
 
     def _pool(self, spec: GymSpec, slots: int, device: str) -> PoolEnv:
-        from ganglion.envs.making import carried
-        from ganglion.envs.pool import Pool
-        from ganglion.envs.pooled import PoolEnv
+        from ganglion.envs.gym_make import carried
+        from ganglion.envs.pool import Pool, PoolEnv
 
         arguments = {"spec": carried(spec), "options": self.made_with(), "per_slot": self.per_slot}
         pool = Pool(
-            "ganglion.envs.making:gym_slot",
+            "ganglion.envs.gym_make:gym_slot",
             {**arguments, "layers": self.layers()},
             slots,
             self.pooled,
@@ -226,7 +225,7 @@ class GymConfig(ShapedConfig):
     def _vector(self, spec: GymSpec, slots: int, device: str, render: bool) -> Env:
         import gymnasium
 
-        from ganglion.envs.making import explained
+        from ganglion.envs.gym_make import explained
         from ganglion.envs.vector import VectorGymEnv
 
         if spec.vector_entry_point is None:
@@ -257,7 +256,7 @@ class TorchConfig(ShapedConfig):
     id: Literal["cartpole", "pendulum", "mountaincar", "acrobot"]
 
     def build(self, slots: int | None = None, device: str = "cpu", render: bool = False) -> Env:
-        from ganglion.envs.native import NATIVE
+        from ganglion.envs.classic_control import NATIVE
 
         env = NATIVE[self.id](slots or self.slots, self.id, device)
         if self.time_limit is not None:
@@ -288,3 +287,85 @@ class ToyConfig(EnvConfig):
             if name not in known:
                 raise UserError(f"env.{name}: toy {self.id!r} has no such setting. Accepted: {', '.join(known)}.")
         return toy(slots or self.slots, device=device, **asked)
+
+
+@register("env", "atari")
+class AtariConfig(GymConfig):
+    """An Atari 2600 game by its name in small letters: pong, ms_pacman.
+
+    Rewards are as the game gives them: `algo.processor.reward: sign` makes signs of them for learning.
+    """
+
+    noop: int = Field(30, ge=0, le=10_000)  # steps of doing nothing at the start, 1 to this; 0: none
+    skip: int = Field(4, ge=1, le=1_000)  # frames an action lasts; the brighter of the last two is seen
+    size: int = Field(84, ge=16, le=160)  # of the grey image, in pixels
+    life: bool = True  # losing a life is an ending, scores are still of whole games
+    fire: bool = True  # pressed at the start of each life, where the game waits for it
+    sticky: float = Field(0.0, ge=0, lt=1)  # chance that a frame repeats the last action; Machado et al. (2018): 0.25
+    full_actions: bool = False  # all 18, or those the game uses
+    frames: Count = Field(108_000, ge=1, le=2**31 - 1)  # until truncation, skipped ones included
+    frame_stack: int = Field(default=4, ge=1, le=64)
+
+    def registered(self) -> str:
+        try:
+            from ale_py import roms
+        except ImportError as error:
+            raise UserError('env.kind: atari needs packages. Try pip install "ganglion[atari]"') from error
+        games = roms.get_all_rom_ids()
+        if self.id not in games:
+            raise UserError(f"env.id: there is no Atari game {self.id!r}.{nearest(self.id, games)} Example: pong.")
+        return f"ALE/{self.id.title().replace('_', '')}-v5"
+
+    def made_with(self) -> dict[str, Any]:
+        one = {"obs_type": "grayscale", "frameskip": 1, "repeat_action_probability": 0.0}
+        limits = {"full_action_space": self.full_actions, "max_num_frames_per_episode": self.frames}
+        return {**one, **limits, **self.options}
+
+    def layers(self) -> list[list[Any]]:
+        chosen: list[tuple[bool, list[Any]]] = [
+            (True, ["rewind"]),
+            (self.sticky > 0, ["sticky", self.sticky]),
+            (self.noop > 0, ["noop", self.noop]),
+            (self.skip > 1, ["skip", self.skip]),
+            (self.life, ["life"]),
+            (self.fire, ["fire"]),
+            (True, ["warp", self.size]),
+        ]
+        return [layer for wanted, layer in chosen if wanted] + super().layers()
+
+    def build(self, slots: int | None = None, device: str = "cpu", render: bool = False) -> Env:
+        if self.vector and render:  # ALE's vector environment cannot be drawn; the same game, slot by slot, can
+            return self.model_copy(update={"vector": False}).build(slots, device, render)
+        return super().build(slots, device, render)
+
+    def shape(self, env: Env) -> Env:
+        stacked = env.spec.frame is not None  # by ALE itself
+        return ShapedConfig.shape(self.model_copy(update={"frame_stack": 1}) if stacked else self, env)
+
+    def _vector(self, spec: GymSpec, slots: int, device: str, render: bool) -> Env:
+        """ALE's own: its threads do what the wrappers do."""
+        from ganglion.envs.atari_vector import build
+        from ganglion.envs.gym_make import explained
+
+        if self.wrappers or self.pooled or self.per_slot:
+            raise UserError("env.vector: ALE's takes no env.wrappers, env.workers or env.per_slot; set it to false")
+        settings = {
+            "stack_num": self.frame_stack,
+            "frameskip": self.skip,
+            "maxpool": self.skip > 1,
+            "img_height": self.size,
+            "img_width": self.size,
+            "noop_max": self.noop,
+            "life_loss_info": self.life,
+            "reward_clipping": False,
+            "use_fire_reset": self.fire,
+            "repeat_action_probability": self.sticky,
+            "full_action_space": self.full_actions,
+            "max_num_frames_per_episode": self.frames,
+        }
+        if "autoreset_mode" in self.options:
+            raise UserError("env.options: autoreset_mode is set by nothing: the next step is the only form here")
+        try:
+            return build(self.id, slots, {**settings, **self.options}, device)
+        except TypeError as error:
+            raise explained(spec, error) from error

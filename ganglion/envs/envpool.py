@@ -86,7 +86,7 @@ class Seeded:
         self.render_mode = self.pool.render_mode
         self.single_observation_space = self.pool.observation_space
         self.single_action_space = self.pool.action_space
-        self.layout = Layout.of(self.pool)
+        self.layout = EnvPoolLayout.of(self.pool)
 
     @property
     def unwrapped(self) -> Any:
@@ -122,7 +122,7 @@ class Seeded:
         self.pool.close()
 
 
-class Layout(NamedTuple):
+class EnvPoolLayout(NamedTuple):
     """Where things are in the flat list that a pool's C++ side gives, of worlds whose observation is one array.
 
     Reading it there takes a third of the time that EnvPool's way through trees of Python objects does.
@@ -137,7 +137,7 @@ class Layout(NamedTuple):
     action: Any  # dtype
 
     @classmethod
-    def of(cls, pool: Any) -> Layout | None:
+    def of(cls, pool: Any) -> EnvPoolLayout | None:
         """None where there is more than one array, a mask, or another EnvPool than this was written for."""
         names = list(getattr(pool, "_state_keys", ()))
         actions = list(getattr(getattr(pool, "_spec", None), "_action_keys", ()))

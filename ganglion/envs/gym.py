@@ -11,18 +11,17 @@ import torch
 from gymnasium import spaces
 
 from ganglion.core import Action, Composite, Env, EnvSpec, Episode, Json, Promise, State, Step, read_count
-from ganglion.envs.actionlog import ActionLog, Place
-from ganglion.envs.arrays import MASK, Array, leaves
-from ganglion.envs.sheets import Sheets
-from ganglion.envs.slots import Finished, Make, Slots, check_alike, episode_of, mask_size
-from ganglion.envs.spaces import Actions, from_gym, grow, mask_space, send
+from ganglion.envs.gym_arrays import MASK, Array, leaves
+from ganglion.envs.gym_spaces import Actions, from_gym, grow, mask_space, send
+from ganglion.envs.slots import ActionLog, EpisodePlaces, Finished, Make, Slots, check_alike, episode_of, mask_size
+from ganglion.envs.step_storage import StepBlocks
 from ganglion.errors import EnvError, UserError
 from ganglion.faults import Faults, told, unusable
 
 log = logging.getLogger(__name__)
 
 
-class Seen(Protocol):
+class SlotArrays(Protocol):
     """What slots saw last, [B, ...] each: of all of them (Slots, Pool) or of some (Views)."""
 
     @property
@@ -47,7 +46,7 @@ class Seen(Protocol):
     def lost(self) -> Array: ...
 
 
-class Walk(Seen, Protocol):
+class SteppedSlots(SlotArrays, Protocol):
     """Slots that are walked together: by this process (Slots) or by workers (Pool)."""
 
     seed: int
@@ -67,7 +66,7 @@ class Walk(Seen, Protocol):
 
     def act(self, columns: list[Array]) -> None: ...
 
-    def bring(self, place: Place) -> list[int]: ...
+    def bring(self, place: EpisodePlaces) -> list[int]: ...
 
     def tail(self, leaf: int, slot: int, count: int) -> list[Array]: ...
 
@@ -105,7 +104,7 @@ class GymEnv(Env):
 
     def _walk(
         self,
-        walk: Walk,
+        walk: SteppedSlots,
         obs: spaces.Space[Any],
         action: spaces.Space[Any],
         name: str,
@@ -124,7 +123,7 @@ class GymEnv(Env):
         masked, inner = walk.masks.shape[1], from_gym(obs)
         tree = len(self._leaves) > 1 or self._leaves[0].path or masked
         self._plain = not tree and self._device.type == "cpu"  # a step is five arrays, and they stay where they are
-        self._sheets = Sheets(walk.obs[0].shape, walk.obs[0].dtype)
+        self._sheets = StepBlocks(walk.obs[0].shape, walk.obs[0].dtype)
         seen = Composite({"obs": inner, MASK: mask_space(masked)}) if masked else inner
         self.spec = EnvSpec(seen, from_gym(action), len(walk.reward), name)
 
@@ -177,7 +176,7 @@ class GymEnv(Env):
                 {"kind": "ended", "error": "", "traceback": "", "total": total, **own, "actions": taken}
             )
 
-    def _step(self, seen: Seen) -> Step:
+    def _step(self, seen: SlotArrays) -> Step:
         """What the slots hold now, or some of them, in tensors of its own."""
         if self._plain and seen is self.walk:
             return self._sheets.step(seen.obs[0], seen.reward, seen.terminated, seen.truncated, seen.valid)
@@ -246,7 +245,7 @@ class GymEnv(Env):
         cut = [] if self.promise == "replay" else [slot for slot, ended in enumerate(scalars["ended"]) if not ended]
         columns = [state.tensors[f"action{i}"].numpy() for i in range(len(self._actions.leaves))]
         episodes, counts = ([read_count(each) for each in scalars[name]] for name in ("episode", "actions"))
-        place = Place(read_count(scalars["seed"], 1 << 64), episodes, scalars["ended"], cut, counts, columns)
+        place = EpisodePlaces(read_count(scalars["seed"], 1 << 64), episodes, scalars["ended"], cut, counts, columns)
         wrong = walk.bring(place)
         ended = [Episode.read(each) for each in scalars["finished"]]
         walk.finished = [(each.slot, each.total, int(each.length), dict(each.info)) for each in ended]

@@ -1,8 +1,4 @@
-"""A pool of worker processes on shared memory: slots that are walked in parallel, and survive their workers.
-
-In step with one another (`act`) the results do not depend on how many workers there are: every episode is seeded from
-(seed, slot, episode), and slots never meet. `send` and `recv` let some workers step while others are waited for.
-"""
+"""Environments stepped by worker processes, and the pool as an Env."""
 
 from __future__ import annotations
 
@@ -16,12 +12,13 @@ from time import monotonic, perf_counter
 from typing import Any, Literal
 
 import numpy as np
+import torch
 
-from ganglion.envs.actionlog import ActionLog, Place
-from ganglion.envs.arrays import Array
-from ganglion.envs.crew import TRIES, Crew, Share
-from ganglion.envs.member import LostError
-from ganglion.envs.slots import Finished, add_actions, episode_of, nobody
+from ganglion.core import Promise
+from ganglion.envs.gym import GymEnv
+from ganglion.envs.gym_arrays import Array
+from ganglion.envs.pool_process import TRIES, LostError, Share, WorkerProcesses
+from ganglion.envs.slots import ActionLog, EpisodePlaces, Finished, add_actions, episode_of, nobody
 from ganglion.envs.worker import NAP
 from ganglion.errors import EnvError, UserError
 
@@ -55,10 +52,10 @@ class Pool:
         workers = min(workers, slots)
         bounds = [slots * i // workers for i in range(workers + 1)]
         self.shares = [Share(i, bounds[i], bounds[i + 1] - bounds[i]) for i in range(workers)]
-        self.crew = Crew(maker, arguments, masks, limit, max(PATIENCE, 5 * timeout), spare)
-        self.close = self.crew.close
+        self.worker_processes = WorkerProcesses(maker, arguments, masks, limit, max(PATIENCE, 5 * timeout), spare)
+        self.close = self.worker_processes.close
         try:
-            self._block = block = self.crew.start(self.shares)
+            self._block = block = self.worker_processes.start(self.shares)
         except BaseException:
             self.close()
             raise
@@ -77,10 +74,10 @@ class Pool:
         self._asleep: Any = block.asleep.data  # memoryviews are quicker for single numbers
         self._looked = monotonic()
         self.rows_acknowledged = self.rows_in_flight = self.rows_lost = 0
-        self.replaced = self.crew.replaced
+        self.replaced = self.worker_processes.replaced
         self.failures: list[dict[str, Any]] = []  # what went wrong since somebody looked
         self._clear(0)
-        for loss in self.crew.losses:
+        for loss in self.worker_processes.losses:
             self._blame(loss[0], None, *loss[1:])
 
     # ------------------------------------------------------------ walking
@@ -107,10 +104,10 @@ class Pool:
         """Starts every slot's episode 0; what goes wrong here is raised."""
         self._clear(seed)
         for share in self.shares:
-            self.crew.members[share.index].tell({"do": "reset", "seed": seed})
+            self.worker_processes.members[share.index].tell({"do": "reset", "seed": seed})
         for share in self.shares:
             try:
-                self.crew.members[share.index].hear(self.crew.patience)
+                self.worker_processes.members[share.index].hear(self.worker_processes.patience)
             except LostError as error:
                 self._recover(share, error, begun=False)
         self._take_over()
@@ -154,13 +151,13 @@ class Pool:
         """Asks for a step; a worker that does not sleep will see it."""
         self._asked[share.index] = share.tick
         if self._asleep[0, share.index]:
-            self.crew.members[share.index].wake()
+            self.worker_processes.members[share.index].wake()
 
     def _some(self, waiting: list[Share], least: int) -> list[Share]:
         """The shares that are ready first, of so many slots at least."""
         ready: list[Share] = []
         while waiting and sum(share.count for share in ready) < least:
-            lost = [share for share in waiting if self.crew.members[share.index].ended]
+            lost = [share for share in waiting if self.worker_processes.members[share.index].ended]
             new = lost or [share for share in waiting if abs(self._ready[share.index]) == share.tick]
             new = new or [share for share in waiting if perf_counter() - share.sent > self.timeout]
             for share in new:
@@ -177,13 +174,13 @@ class Pool:
         poll = select.poll()
         for share in waiting:
             self._asleep[1, share.index] = 1
-            poll.register(self.crew.members[share.index].pipe, select.POLLIN)
+            poll.register(self.worker_processes.members[share.index].pipe, select.POLLIN)
         pipes = dict(poll.poll(NAP))
         for share in waiting:
             self._asleep[1, share.index] = 0
-            if self.crew.members[share.index].pipe in pipes:
+            if self.worker_processes.members[share.index].pipe in pipes:
                 try:
-                    self.crew.members[share.index].doze(0)
+                    self.worker_processes.members[share.index].doze(0)
                 except LostError as error:
                     self._recover(share, error)
 
@@ -194,7 +191,7 @@ class Pool:
             try:
                 self._watch_for(share)
                 if ready[index] < 0:
-                    self._note(share, self.crew.members[index].hear(self.timeout)["failures"])
+                    self._note(share, self.worker_processes.members[index].hear(self.timeout)["failures"])
                 break
             except LostError as error:
                 self._recover(share, error)
@@ -205,14 +202,14 @@ class Pool:
     def _watch_for(self, share: Share) -> None:
         """Watches for a step for a moment, then sleeps."""
         index, tick, ready = share.index, share.tick, self._ready
-        until = perf_counter() + self.crew.spin
+        until = perf_counter() + self.worker_processes.spin
         while abs(ready[index]) != tick:
             if perf_counter() < until:
                 os.sched_yield()
                 continue
             self._asleep[1, index] = 1
             if abs(ready[index]) != tick:
-                self.crew.members[index].doze(NAP)
+                self.worker_processes.members[index].doze(NAP)
             if perf_counter() - share.sent > self.timeout and abs(ready[index]) != tick:
                 raise LostError("timeout", f"no answer within {self.timeout:g} s")
 
@@ -283,7 +280,7 @@ class Pool:
 
     # ------------------------------------------------------------ resuming
 
-    def bring(self, place: Place) -> list[int]:
+    def bring(self, place: EpisodePlaces) -> list[int]:
         """Brings every slot to where a state left it, whose observations `obs` holds; says which did not repeat."""
         self._clear(place.seed)
         self.episode = list(place.episode)
@@ -301,11 +298,15 @@ class Pool:
             share.log.refill(place.columns, place.counts)
             for slot, count in zip(share.slots, counts, strict=True):
                 self._began[slot] = share.tick - count
-            parts.append(Place(place.seed, place.episode[share.part], place.ended[share.part], cut, counts, columns))
+            parts.append(
+                EpisodePlaces(place.seed, place.episode[share.part], place.ended[share.part], cut, counts, columns)
+            )
             self._tell_place(share, parts[-1])
         for share in self.shares:
             try:
-                said = self.crew.members[share.index].hear(self.crew.patience + 0.05 * sum(parts[share.index].counts))
+                said = self.worker_processes.members[share.index].hear(
+                    self.worker_processes.patience + 0.05 * sum(parts[share.index].counts)
+                )
                 self._note(share, said["failures"])
                 wrong += [share.first + slot for slot in said["wrong"]]
             except LostError as error:
@@ -313,18 +314,18 @@ class Pool:
         self._take_over()
         return wrong
 
-    def _tell_place(self, share: Share, place: Place) -> None:
+    def _tell_place(self, share: Share, place: EpisodePlaces) -> None:
         message = {**place._asdict(), "do": "bring"}
         pairs = zip(message.pop("columns"), self._block.actions, strict=True)
         payload = b"".join(column.astype(shared.dtype).tobytes() for column, shared in pairs)
-        self.crew.members[share.index].tell(message, payload)
+        self.worker_processes.members[share.index].tell(message, payload)
 
     # ------------------------------------------------------------ what goes wrong
 
     def _watch(self) -> None:
         """Replaces workers that hold too much memory."""
         for share in self.shares:
-            held = self.crew.members[share.index].memory()
+            held = self.worker_processes.members[share.index].memory()
             if held > self.max_memory and share.pending is None:
                 text = f"the worker held {held:.0f} MB, and env.max_memory allows {self.max_memory:.0f}"
                 self._recover(share, LostError("memory", text))
@@ -335,7 +336,7 @@ class Pool:
         but for the one that was being stepped, whose episode is cut; then the step is asked for again. Not `begun`: it
         was lost in the first reset, which is asked for again."""
         began = perf_counter()
-        words = self.crew.bury(share, error)
+        words = self.worker_processes.bury(share, error)
         culprit = self._culprit(share)
         share.doomed += () if culprit is None else (culprit,)
         self._blame(share, culprit, error, words)
@@ -350,7 +351,7 @@ class Pool:
                 if not begun and isinstance(again, UserError):
                     raise
                 lost = again if isinstance(again, LostError) else LostError("raise", last_line(str(again)))
-                self._blame(share, None, lost, self.crew.bury(share, lost) or str(again))
+                self._blame(share, None, lost, self.worker_processes.bury(share, lost) or str(again))
         else:
             self._do_without(share, error, begun)
             return
@@ -358,7 +359,7 @@ class Pool:
             share.sent = perf_counter()
             self._ask(share)
         self.replaced.append(perf_counter() - began)
-        self.crew.hire()
+        self.worker_processes.hire()
 
     def _do_without(self, share: Share, error: LostError, begun: bool) -> None:
         """No worker can be started: the episodes of its slots are cut where they were last seen, and the next step
@@ -400,7 +401,7 @@ class Pool:
             share, [failure | episode_of(self.seed, culprit, self.episode[culprit] + (not acting), step, acting)]
         )
 
-    def _place(self, share: Share, replay: bool) -> Place:
+    def _place(self, share: Share, replay: bool) -> EpisodePlaces:
         """Where a share's slots were before the step that was lost; an episode that could not begin is passed over."""
         running, doomed = [slot not in self._over for slot in share.slots], share.doomed
         kept = [runs and replay and slot not in doomed for slot, runs in zip(share.slots, running, strict=True)]
@@ -408,18 +409,18 @@ class Pool:
         episode = [self.episode[slot] + (slot in doomed and slot in self._over) for slot in share.slots]
         counts = [length if keep else 0 for length, keep in zip(self._lengths(share), kept, strict=True)]
         columns = share.log.columns(share.slots, counts, [array[:0] for array in self._block.actions])
-        return Place(self.seed, episode, [not runs for runs in running], cut, counts, columns)
+        return EpisodePlaces(self.seed, episode, [not runs for runs in running], cut, counts, columns)
 
-    def _restore(self, share: Share, place: Place | None) -> None:
+    def _restore(self, share: Share, place: EpisodePlaces | None) -> None:
         """Has another worker take a share over, from its first reset where there is no place. What does not show the
         same again is cut."""
         self._block.scored[share.part] = False  # the one that is gone can no longer take them back
         for own, shared in self._pairs:
             shared[share.part] = own[share.part]
-        self.crew.replace(share)
-        member = self.crew.members[share.index]
+        self.worker_processes.replace(share)
+        member = self.worker_processes.members[share.index]
         if place is None:
-            member.ask({"do": "reset", "seed": self.seed}, self.crew.patience)
+            member.ask({"do": "reset", "seed": self.seed}, self.worker_processes.patience)
             return
         self._tell_place(share, place)
         said = member.hear(self.timeout + 10 * REPLAY)  # an environment may hang here too
@@ -432,3 +433,24 @@ class Pool:
 def last_line(text: str) -> str:
     """What a traceback comes to."""
     return text.rstrip().rpartition("\n")[2]
+
+
+class PoolEnv(GymEnv):
+    """A pool under the contract of an environment; `pool.send` and `pool.recv` are there for loops of one's own."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        name: str = "",
+        device: str | torch.device = "cpu",
+        max_failures: int = 100,
+    ) -> None:
+        self.pool = pool
+        promise: Promise = "replay" if pool.replay else "restart"
+        form = pool.worker_processes.form
+        self._walk(pool, form.obs, form.action, name, device, promise, max_failures)
+        self.faults.pool = pool
+
+    def render(self) -> Any:
+        """Workers draw nothing: what is to be drawn is built with `render=True`, in this process."""
+        return None

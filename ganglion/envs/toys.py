@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from ganglion.core import Box, Composite, Discrete, Obs
-from ganglion.envs.spaces import mask_space
-from ganglion.envs.world import TorchEnv
+from ganglion.envs.gym_spaces import mask_space
+from ganglion.envs.torch_env import TorchEnv
 
 ONE = Box((1,), low=(0.0,), high=(1.0,))  # an observation that says nothing
 UNIT = Box((1,), low=(-1.0,), high=(1.0,))

@@ -19,12 +19,12 @@ from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from ganglion.core import Action, Composite, Env, EnvSpec, Episode, Json, Promise, State, Step, read_count
-from ganglion.envs.arrays import MASK, Array, flatten, inward, leaves
-from ganglion.envs.repairs import trusting
+from ganglion.envs.episode_scores import EpisodeScores
+from ganglion.envs.gym_arrays import MASK, Array, flatten, inward, leaves
+from ganglion.envs.gym_make import trusting
+from ganglion.envs.gym_spaces import Actions, from_gym, grow, mask_space, send
 from ganglion.envs.seeds import episode_seed
-from ganglion.envs.sheets import Sheets
-from ganglion.envs.spaces import Actions, from_gym, grow, mask_space, send
-from ganglion.envs.tally import Tally
+from ganglion.envs.step_storage import StepBlocks
 from ganglion.errors import UserError
 from ganglion.faults import close_all
 
@@ -65,7 +65,7 @@ class VectorGymEnv(Env):
         self._quick = plain and self._device.type == "cpu" and self.mode is not AutoresetMode.SAME_STEP
         own = self.mode is AutoresetMode.NEXT_STEP and not self.masked and not self.native
         self._smooth = own and self._quick  # resets, too, are as the contract wants them
-        self._sheets = Sheets((env.num_envs, *self._leaves[0].shape), self._leaves[0].dtype)
+        self._sheets = StepBlocks((env.num_envs, *self._leaves[0].shape), self._leaves[0].dtype)
         if self._smooth and self._actions.plain:
             trusting(env)
         self._begin(0)
@@ -79,7 +79,7 @@ class VectorGymEnv(Env):
         self.goes_on = np.zeros(slots, np.bool_)  # ended inside a game that goes on: scores are of whole games
         self.episode = np.zeros(slots, np.int64)
         self.stirred = False  # some slot ended at the last step, or was lost
-        self.tally = Tally(slots)
+        self.scores = EpisodeScores(slots)
         self.finished: list[Episode] = []
 
     # ------------------------------------------------------------ the contract
@@ -146,7 +146,7 @@ class VectorGymEnv(Env):
         else:  # which may write into the same memory again
             reward, terminated, truncated = np.array(reward), np.array(terminated), np.array(truncated)
             row = np.array(obs, self._leaves[0].dtype, order="C")
-        self.tally.add_all(reward, self._told(info))
+        self.scores.add_all(reward, self._told(info))
         ended = terminated | truncated
         self.obs, self.ended = [row], ended
         if True in ended.tolist():  # on a few slots quicker than any()
@@ -165,7 +165,7 @@ class VectorGymEnv(Env):
         sheet.terminated[now], sheet.truncated[now] = terminated, truncated
         if not self.stirred:  # what the environment gave may be written over
             own = sheet.reward[now] if reward.dtype == np.float32 else np.array(reward)
-            self.tally.add_all(own, self._told(info))
+            self.scores.add_all(own, self._told(info))
         self.obs, self.ended = [sheet.obs[now]], terminated | truncated
         valid = np.logical_not(self.ended, out=sheet.valid[now])
         if self.stirred or False in valid.tolist():  # on a few slots quicker than all()
@@ -176,8 +176,8 @@ class VectorGymEnv(Env):
         """Adds up a step that began the next episode of slots that had ended; the rewards of the others' actions."""
         running = ~self.ended
         reward = np.where(running, reward, 0.0)
-        self.tally.clear(self.ended)
-        self.tally.add(reward, self._told(info), running)
+        self.scores.clear(self.ended)
+        self.scores.add(reward, self._told(info), running)
         return reward
 
     def episodes(self) -> list[Episode]:
@@ -234,13 +234,13 @@ class VectorGymEnv(Env):
         """Adds up the step; returns the rewards of the actions that were slots' own."""
         fresh = before & ~self.goes_on  # slots whose next game starts now
         scored = np.where(fresh | self.cut, 0.0, reward)
-        self.tally.clear(fresh)
+        self.scores.clear(fresh)
         told, seen = self._told(info), ~fresh
         last = told.get("final_info") if self.mode is AutoresetMode.SAME_STEP else None
-        self.tally.add(scored, {} if last else told, seen)
+        self.scores.add(scored, {} if last else told, seen)
         if last:  # a same-step reset hides what an ended episode's last info said
-            self.tally.add_info(last, seen & self.ended)
-            self.tally.add_info(told, seen & ~self.ended)
+            self.scores.add_info(last, seen & self.ended)
+            self.scores.add_info(told, seen & ~self.ended)
         self._score(terminated, info, seen & ~self.cut)
         self.cut = np.zeros_like(self.cut)
         return np.where(before, 0.0, scored)
@@ -251,8 +251,8 @@ class VectorGymEnv(Env):
         self.goes_on = self._unfinished(terminated, info) & ~self.cut
         over = self.ended & ~self.goes_on
         for slot in np.flatnonzero(over if counted is None else over & counted).tolist():
-            total, length = float(self.tally.total[slot]), int(self.tally.length[slot])
-            self.finished.append(Episode(slot, total, length, self.tally.means(slot)))
+            total, length = float(self.scores.total[slot]), int(self.scores.length[slot])
+            self.finished.append(Episode(slot, total, length, self.scores.means(slot)))
 
     def _step(self, reward: Array, terminated: Array, truncated: Array) -> Step:
         obs = grow(self._leaves, [torch.from_numpy(row) for row in self.obs])  # the next step has other rows
@@ -265,14 +265,14 @@ class VectorGymEnv(Env):
 
     def state(self) -> State:
         ended = self.ended & ~self.goes_on  # what goes on cannot be resumed either
-        arrays = {"ended": ended, "episode": self.episode, "length": self.tally.length}
-        arrays["total"] = self.tally.total
+        arrays = {"ended": ended, "episode": self.episode, "length": self.scores.length}
+        arrays["total"] = self.scores.total
         arrays |= {f"obs{i}": row for i, row in enumerate(self.obs)}
         arrays |= {"masks": self.masks} if self.masks.size else {}
         arrays |= {f"env.{name}": getattr(self.env.unwrapped, name) for name in self._saved}
         scalars: dict[str, Json] = {
             "seed": self.seed,
-            "sums": self.tally.sums(),
+            "sums": self.scores.sums(),
             "finished": [list(episode) for episode in self.finished],
             "random": self.env.unwrapped.np_random.bit_generator.state if self._saved else None,
         }
@@ -289,7 +289,7 @@ class VectorGymEnv(Env):
         self.ended, self.episode = arrays["ended"], arrays["episode"]
         self.obs = [arrays[f"obs{i}"] for i in range(len(self._leaves))]
         self.masks = arrays.get("masks", self.masks)
-        self.tally.restore(arrays["total"], arrays["length"], state.scalars["sums"])
+        self.scores.restore(arrays["total"], arrays["length"], state.scalars["sums"])
         self.stirred = True
         self.finished = [Episode.read(episode) for episode in state.scalars["finished"]]
         self.env.reset(seed=episode_seed(self.seed, self.spec.slots, int(self.episode.sum())))

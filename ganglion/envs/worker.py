@@ -24,11 +24,10 @@ from typing import Any
 
 import numpy as np
 
-from ganglion.envs.actionlog import Place
-from ganglion.envs.arrays import Array, action_leaves
-from ganglion.envs.making import by_name
-from ganglion.envs.shared import INFO, Block, Form, check_outline, encode, lay, outline
-from ganglion.envs.slots import Finished, Make, Slots, check_alike, mask_size
+from ganglion.envs.gym_arrays import Array, action_leaves
+from ganglion.envs.gym_make import by_name
+from ganglion.envs.pool_layout import INFO, Block, PoolForm, check_outline, encode, lay, outline
+from ganglion.envs.slots import EpisodePlaces, Finished, Make, Slots, check_alike, mask_size
 from ganglion.errors import EnvError, UserError
 from ganglion.faults import close_all, place, told
 
@@ -188,7 +187,7 @@ class Worker:
         """Maps the shared block, whose size is known once all spaces are."""
         self.index, self.spin = message["index"], message["spin"]
         one, count = self.envs[0], len(self.envs)
-        form = Form(one.observation_space, one.action_space, self.masked, message["slots"], message["workers"])
+        form = PoolForm(one.observation_space, one.action_space, self.masked, message["slots"], message["workers"])
         check_outline(self.first, outline(form), message["outline"])
         _, size = lay(form)
         block, _ = lay(form, mmap.mmap(self.file, size))
@@ -218,7 +217,7 @@ class Worker:
             columns.append(np.frombuffer(payload[start : start + size], dtype).reshape(shape).copy())
             start += size
         names = ("seed", "episode", "ended", "cut", "counts")
-        wrong = self.slots.bring(Place(**{name: message[name] for name in names}, columns=columns))
+        wrong = self.slots.bring(EpisodePlaces(**{name: message[name] for name in names}, columns=columns))
         failures, self.slots.failures = self.slots.failures, []
         return {"wrong": wrong, "cut": sorted(self.slots.cut), "failures": failures}
 

@@ -31,7 +31,7 @@ from ganglion.core import (
     join,
     under,
 )  # fmt: skip
-from ganglion.envs.arrays import MASK
+from ganglion.envs.gym_arrays import MASK
 from ganglion.errors import UserError
 
 

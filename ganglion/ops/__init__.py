@@ -10,7 +10,7 @@ docs/ops.md lists every function with its formula, shapes and paper.
 # fmt: off
 from ganglion.ops.actions import bounds, dist, dist_draws, dist_size
 from ganglion.ops.adder import Adder, Transitions
-from ganglion.ops.distances import hamming, levenshtein
+from ganglion.ops.losses import hamming, levenshtein
 from ganglion.ops.distributions import (
     Bernoulli, BranchGreedy, Categorical, Dist, Greedy, MultiCategorical, Normal, Product, TanhNormal, add_draws,
     inverse_cdf, uniform_legal,

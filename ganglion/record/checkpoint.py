@@ -22,11 +22,11 @@ import torch
 from torch import Tensor
 
 from ganglion.core import Json, Ring, State
-from ganglion.errors import DiskError, UserError
+from ganglion.errors import DiskError, UserError, nearest
 from ganglion.record import manifest
-from ganglion.record.keeping import CHUNKS, keeper
+from ganglion.record.checkpoint_files import CHUNKS, keeper
 from ganglion.record.stores import StoreError, Where
-from ganglion.record.tensors import TORCH, Form, digest, form, pack, read_into
+from ganglion.record.tensor_file import TORCH, TensorForm, digest, form, pack, read_into
 
 LOOKS = 3  # at what a run may be replacing just then
 PAUSE = 0.05  # seconds between two
@@ -282,7 +282,7 @@ def _decoded(entries: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def _load_ring(chunks: Where, name: str, entry: Json) -> Ring:
-    arrays = {key: _zeros(Form(*kind)) for key, kind in entry["arrays"].items()}
+    arrays = {key: _zeros(TensorForm(*kind)) for key, kind in entry["arrays"].items()}
     ring = Ring(arrays, entry["block"], tuple(entry["stamps"]))
     for k, chunk in enumerate(entry["chunks"]):
         if chunk is not None:
@@ -290,7 +290,7 @@ def _load_ring(chunks: Where, name: str, entry: Json) -> Ring:
     return ring
 
 
-def _zeros(form: Form) -> Tensor:
+def _zeros(form: TensorForm) -> Tensor:
     """Zeros [rows, slots, ...] of which a page costs memory when it is first written: blocks never saved cost none.
 
     Rows of one slot lie side by side, as a replay keeps them: it takes such an array without a copy.
@@ -349,3 +349,48 @@ def _best_effort(what: str) -> Iterator[None]:
         yield
     except OSError as error:
         log.warning("%s: %s", what, error)
+
+
+SHOWN = 5  # differences listed before "and n more"
+
+
+def check_matches(template: State, loaded: State, vary: tuple[str, ...] = (), where: str = "the checkpoint") -> None:
+    """Refuses a state of other names, types or shapes than `template`. Names that start with one of `vary` may differ:
+    what a run in the middle of something has and a new one has not."""
+    faults = _compare("tensor", _forms(template.tensors, vary), _forms(loaded.tensors, vary))
+    faults += _compare("scalar", _names(template.scalars, vary), _names(loaded.scalars, vary))
+    faults += _compare("buffer", _blocks(template, vary), _blocks(loaded, vary))
+    for name in [name for name in template.rings if name in loaded.rings and not name.startswith(vary)]:
+        ours, theirs = template.rings[name].arrays, loaded.rings[name].arrays
+        faults += _compare(f"buffer {name!r}, tensor", _forms(ours, ()), _forms(theirs, ()))
+    if faults:
+        more = f"\n  and {len(faults) - SHOWN} more" if len(faults) > SHOWN else ""
+        listed = "".join(f"\n  {fault}" for fault in faults[:SHOWN])
+        raise UserError(f"{where} is of another configuration or algorithm than this run:{listed}{more}")
+
+
+def _compare(what: str, expected: Mapping[str, str], found: Mapping[str, str]) -> list[str]:
+    extra = [name for name in found if name not in expected]
+    faults = []
+    for name, text in expected.items():
+        if name not in found:
+            faults.append(f"{what} {name!r} ({text}) is missing from it.{nearest(name, extra)}")
+        elif found[name] != text:
+            faults.append(f"{what} {name!r}: expected {text}, found {found[name]}")
+    missing = [name for name in expected if name not in found]
+    return faults + [
+        f"{what} {name!r} ({found[name]}) is not part of this run.{nearest(name, missing)}" for name in extra
+    ]
+
+
+def _forms(tensors: Mapping[str, Tensor], vary: tuple[str, ...]) -> dict[str, str]:
+    forms = {name: form(name, tensor) for name, tensor in tensors.items() if not name.startswith(vary)}
+    return {name: f"{dtype} {list(shape)}" for name, (dtype, shape) in forms.items()}
+
+
+def _names(scalars: Mapping[str, object], vary: tuple[str, ...]) -> dict[str, str]:
+    return {name: "a scalar" for name in scalars if not name.startswith(vary)}
+
+
+def _blocks(state: State, vary: tuple[str, ...]) -> dict[str, str]:
+    return {name: f"blocks of {ring.block} rows" for name, ring in state.rings.items() if not name.startswith(vary)}

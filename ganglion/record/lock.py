@@ -16,7 +16,7 @@ from time import monotonic
 from typing import IO, Any
 
 from ganglion.errors import FolderLostError, UserError
-from ganglion.record.atomic import open_plain
+from ganglion.record.atomic_write import open_plain
 from ganglion.record.stores import Remote, Where
 
 try:

@@ -11,7 +11,7 @@ from math import isfinite
 from ganglion.core import Json
 from ganglion.errors import UserError
 from ganglion.record.stores import Where
-from ganglion.record.tensors import TORCH, digest
+from ganglion.record.tensor_file import TORCH, digest
 
 FORMAT = "ganglion checkpoint"
 VERSION = 1

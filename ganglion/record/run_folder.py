@@ -12,7 +12,7 @@ from os.path import isfile  # unlike Path.is_file, never raises
 from pathlib import Path
 
 from ganglion.errors import UserError
-from ganglion.record.atomic import not_plain
+from ganglion.record.atomic_write import not_plain
 from ganglion.record.lock import FILE
 from ganglion.record.stores import Remote, Where, located, names, reached
 

@@ -10,10 +10,10 @@ import torch
 from ganglion import ops
 from ganglion.config import RunConfig
 from ganglion.core import Env, Step
-from ganglion.envs.checks.slots import Chooser
+from ganglion.envs.check.slots_env import SlotsChooser
 from ganglion.errors import UserError
-from ganglion.fast.limits import Arithmetic, arithmetic, bandwidth
 from ganglion.fast.profile import Profile, Shares, named
+from ganglion.fast.roofline import Arithmetic, arithmetic, bandwidth
 from ganglion.runtime.agent import some
 from ganglion.runtime.build import build, build_env
 from ganglion.runtime.randomness import derive
@@ -43,7 +43,7 @@ class Bench(NamedTuple):
     advice: str  # the bottleneck, in a line
 
 
-class Kept:
+class LastCall:
     """The arguments an agent was last called with, so that its arithmetic can be repeated alone."""
 
     def __init__(self, trainer: Trainer) -> None:
@@ -76,7 +76,7 @@ def bench(cfg: RunConfig, seconds: float = 10.0) -> Bench:
     if cfg.run.mode != "local":
         raise UserError(f"run.mode: bench measures a run in one process, not {cfg.run.mode}. Accepted: local.")
     trainer = build(cfg)
-    kept = Kept(trainer)
+    kept = LastCall(trainer)
     profile = Profile(trainer, sync=trainer.learner.agent.device.type == "cuda")
     try:
         warm_up(trainer)
@@ -109,7 +109,7 @@ def warm_up(trainer: Trainer) -> None:
 # ------------------------------------------------------------ limits
 
 
-def measure(cfg: RunConfig, trainer: Trainer, kept: Kept, profile: Profile) -> dict[str, Limit]:
+def measure(cfg: RunConfig, trainer: Trainer, kept: LastCall, profile: Profile) -> dict[str, Limit]:
     """The env steps per second that the environment, the arithmetic and the memory would allow alone."""
     per_step = profile.updates / max(profile.steps, 1)  # updates
     slots = trainer.source.spec.slots
@@ -152,10 +152,10 @@ def environment_alone(cfg: RunConfig, seconds: float = 1.5) -> float:
 def random_actions(env: Env, step: Step, number: int) -> Any:
     """An action per slot, the same for the same number."""
     device = step.valid.device
-    return ops.map_tree(lambda x: x.to(device), Chooser(env.spec.action, env.spec.slots, number)(step))
+    return ops.map_tree(lambda x: x.to(device), SlotsChooser(env.spec.action, env.spec.slots, number)(step))
 
 
-def arithmetic_of(kept: Kept) -> tuple[Arithmetic, Arithmetic] | None:
+def arithmetic_of(kept: LastCall) -> tuple[Arithmetic, Arithmetic] | None:
     """The products of an update and of acting once; None where no update was seen."""
     if not kept.learned or not kept.acted:
         return None
@@ -168,7 +168,7 @@ def arithmetic_of(kept: Kept) -> tuple[Arithmetic, Arithmetic] | None:
     return update, act
 
 
-def traffic(kept: Kept) -> tuple[int, float]:
+def traffic(kept: LastCall) -> tuple[int, float]:
     """Bytes an update has to move at least, and the bytes per second that memory of that size gives."""
     weights = sum(p.numel() * p.element_size() for p in kept.agent.algo.model.parameters())
     batch = sum(x.numel() * x.element_size() for x in ops.leaves(kept.minibatch()))

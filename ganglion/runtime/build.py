@@ -11,8 +11,7 @@ from ganglion.config import RunConfig
 from ganglion.core import Env, EnvSpec
 from ganglion.errors import EnvError, UserError
 from ganglion.fast import Compiled, Fused, can_compile
-from ganglion.fast.compile import TOO_OLD
-from ganglion.fast.memory import keep_pages
+from ganglion.fast.compile import TOO_OLD, keep_pages
 from ganglion.runtime.agent import Agent
 from ganglion.runtime.engine import Engine
 from ganglion.runtime.evaluator import Evaluator
@@ -91,13 +90,13 @@ def build_learner(cfg: RunConfig, agent: Agent, spec: EnvSpec) -> Learner:
 def build(cfg: RunConfig, engine: Engine | None = None) -> Trainer:
     """A Trainer that has not begun."""
     if cfg.fleet.learners > 1:
-        from ganglion.runtime.fleet.several import build_several
+        from ganglion.fleet.learner_processes import build_several
 
         return build_several(cfg)
     if cfg.run.mode != "local":
-        from ganglion.runtime.fleet.spread import build_spread
+        from ganglion.fleet.build import build_distributed
 
-        return build_spread(cfg)
+        return build_distributed(cfg)
     return build_local(cfg, engine)
 
 

@@ -13,7 +13,7 @@ from ganglion.core import Command, LogData, State, Stop, read_count
 from ganglion.envs.slots import lost_action
 from ganglion.errors import EnvError
 from ganglion.faults import Faults
-from ganglion.record.atomic import write_file
+from ganglion.record.atomic_write import write_file
 from ganglion.record.stages import Stage, diverged
 from ganglion.runtime.trainer import Trainer
 

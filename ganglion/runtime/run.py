@@ -22,13 +22,16 @@ from ganglion.core import Command, Episode, Json, LogData, Past, Progress, State
 from ganglion.errors import ClusterLostError, DiskError, EnvError, FolderLostError, LearnerLostError, UserError
 from ganglion.fast import Compiler
 from ganglion.fast.profile import Profile
-from ganglion.record.atomic import recover, write_file
-from ganglion.record.checkpoint import Checkpoints, beside_training, disk_error, not_finite
+from ganglion.fleet.ray_fleet import RayFleet
+from ganglion.fleet.receiver import Receiver
+from ganglion.fleet.remote_evaluator import EvaluatedRemotely
+from ganglion.fleet.remote_explorer import light, modules
+from ganglion.record.atomic_write import recover, write_file
+from ganglion.record.checkpoint import Checkpoints, beside_training, check_matches, disk_error, not_finite
 from ganglion.record.checkpoint import load as load_checkpoint
-from ganglion.record.desk import Desk
 from ganglion.record.lock import held
 from ganglion.record.manifest import foreign
-from ganglion.record.matches import check_matches
+from ganglion.record.mirror import Mirror
 from ganglion.record.run_folder import CONFIG, check_unused, made, open_folder
 from ganglion.record.stages import Evaluated, Recorded, Saved, Stopped, compose, diverged
 from ganglion.record.stores import StoreError, Where, located
@@ -38,10 +41,6 @@ from ganglion.runtime.build import build, build_agent, build_env, build_evaluato
 from ganglion.runtime.engine import Engine
 from ganglion.runtime.evaluator import deviation, never
 from ganglion.runtime.failures import Failed
-from ganglion.runtime.fleet.coordinator import Coordinator
-from ganglion.runtime.fleet.judge import Beside
-from ganglion.runtime.fleet.receiver import Receiver
-from ganglion.runtime.fleet.station import light, modules
 from ganglion.runtime.randomness import derive
 from ganglion.runtime.trainer import Trainer
 
@@ -52,7 +51,7 @@ class Run:
     """A Trainer with its stages, writers and checkpoints."""
 
     def __init__(self, cfg: RunConfig, folder: Where, trainer: Trainer) -> None:
-        self.cfg, self.folder, self.desk = cfg, folder, Desk(folder)
+        self.cfg, self.folder, self.mirror = cfg, folder, Mirror(folder)
         self.guard: Callable[[], None] = unlocked  # refuses to go on where the folder is not this run's any more
         self.claim = ExitStack()  # its lock
         self.asked = never  # whether it is to stop, where that cannot wait for an event
@@ -69,18 +68,18 @@ class Run:
         self.evaluated = self.beside or Evaluated(self.evaluate, cfg.eval.every, now, self.sound)
         self.stopped = Stopped(cfg.train.target)
         stops = cfg.train.on_nan == "stop"
-        self.failed = Failed(self.trainer, self.desk.path, str(folder), stops)
+        self.failed = Failed(self.trainer, self.mirror.path, str(folder), stops)
         self.recorded = Recorded(self.writers, cfg.log.every, now, self.extra, stops)
         self.saved = Saved(self.save, self.save_best, cfg.save.every, now)
 
-    def judge(self) -> Beside | None:
+    def judge(self) -> EvaluatedRemotely | None:
         """Evaluation beside training, where explorers are actors."""
         source = self.trainer.source
         fleet = source.fleet if isinstance(source, Receiver) else None
-        if not isinstance(fleet, Coordinator) or not self.cfg.fleet.evaluator:
+        if not isinstance(fleet, RayFleet) or not self.cfg.fleet.evaluator:
             return None
         agent, every = self.trainer.learner.agent, self.cfg.eval.every
-        return Beside(fleet, agent, every, lambda: self.trainer.at, self.sound)
+        return EvaluatedRemotely(fleet, agent, every, lambda: self.trainer.at, self.sound)
 
     # ------------------------------------------------------------ beginning
 
@@ -96,7 +95,7 @@ class Run:
         with ExitStack() as undo:
             undo.callback(trainer.close)
             run = cls(cfg, folder or made(cfg.title), trainer)
-            undo.callback(run.desk.close)
+            undo.callback(run.mirror.close)
             run.why = why
             run.begin()
             undo.pop_all()
@@ -119,15 +118,15 @@ class Run:
     def write_about(self) -> None:
         """The config and where it comes from, both or none: a folder with half of it could not be used again."""
         told = {CONFIG: dump(self.cfg), "run.json": json.dumps(about(self.cfg, self.folder), indent=2) + "\n"}
-        recover(self.desk.path)
+        recover(self.mirror.path)
         try:
             for name, text in told.items():
-                write_file(self.desk.path / name, [text.encode()])
-            self.desk.send()
+                write_file(self.mirror.path / name, [text.encode()])
+            self.mirror.send()
         except BaseException:
             for name in told:
                 with suppress(OSError):
-                    (self.desk.path / name).unlink()
+                    (self.mirror.path / name).unlink()
             raise
 
     @classmethod
@@ -137,7 +136,7 @@ class Run:
         cfg, why = settled(load_config(folder, overrides))
         run = cls(cfg, folder, build(cfg))
         run.why = why
-        run.desk.fetch()
+        run.mirror.fetch()
         newest = run.checkpoints.newest(finite=cfg.train.on_nan == "stop")
         if newest is None:
             run.offset = 0
@@ -159,7 +158,7 @@ class Run:
                 was = str(before.get(name))[:80]
                 log.warning("%s was %s, now %s: the run continues, but not bit for bit", name, was, now)
         if self.cfg.fleet.learners > 1:
-            from ganglion.runtime.fleet.several import lead
+            from ganglion.fleet.learner_processes import lead
 
             lead(self.trainer).checkpoint = str(checkpoint.absolute() if isinstance(checkpoint, Path) else checkpoint)
 
@@ -172,13 +171,13 @@ class Run:
                 self.guard = self.claim.enter_context(held(self.folder))
             self.claim.callback(setattr, self, "guard", unlocked)  # with the lock
             if self.changed:  # what was changed stays changed the next time
-                write_file(self.desk.path / CONFIG, [dump(self.cfg).encode()])
-                self.desk.send()
+                write_file(self.mirror.path / CONFIG, [dump(self.cfg).encode()])
+                self.mirror.send()
                 self.changed = False
             if not self.writers:
                 self.open_writers()
             engine = self.trainer.learner.agent.engine
-            engine.attach(Compiler(self.desk.path / CONFIG, modules(self.cfg)))
+            engine.attach(Compiler(self.mirror.path / CONFIG, modules(self.cfg)))
             events = compose(self.trainer(), self.evaluated, self.stopped, self.failed, self.recorded, self.saved)
             try:
                 stop = yield from events
@@ -195,13 +194,13 @@ class Run:
                     writer.close()
                 self.offset = self.written()
                 self.writers.clear()
-                if self.desk.private:
+                if self.mirror.private:
                     self.guard()
-                    self.desk.send()
+                    self.mirror.send()
 
     def open_writers(self) -> None:
         at, budget = self.trainer.at, self.cfg.train.budget
-        info = RunInfo(self.cfg.title, self.desk.path, self.cfg.plain(), budget, at, self.offset)
+        info = RunInfo(self.cfg.title, self.mirror.path, self.cfg.plain(), budget, at, self.offset)
         self.writers.extend(one.build(info) for one in self.cfg.log.writers if one.kind not in self.without)
 
     def __iter__(self) -> Iterator[LogData]:
@@ -253,7 +252,7 @@ class Run:
         if self.beside:
             self.beside.close()
         self.trainer.close()
-        self.desk.close()
+        self.mirror.close()
         self.claim.close()
 
     # ------------------------------------------------------------ state
@@ -283,7 +282,7 @@ class Run:
         """What a checkpoint says of the run; metrics so far are where it will be, and nobody else writes there."""
         try:
             self.stay()
-            self.desk.send()
+            self.mirror.send()
             return {"environment": environment(self.cfg), "metrics": self.written(), "at": list(self.trainer.at)}
         except OSError as error:
             raise disk_error(error, self.folder, "Nothing was saved; what was saved before is intact.") from error
@@ -301,7 +300,7 @@ class Run:
 
     def written(self) -> int:
         """Bytes of metrics that belong to this state."""
-        file = self.desk.path / "metrics.jsonl"
+        file = self.mirror.path / "metrics.jsonl"
         return file.stat().st_size if file.exists() else 0
 
 

@@ -23,7 +23,7 @@ from ganglion.core import LogData, Stop
 from ganglion.errors import DivergedError, UserError
 from ganglion.fast import Compiler
 from ganglion.fast.direct import Fn
-from ganglion.nn.stack import Inner, Stack, side_by_side
+from ganglion.nn.vmapped import Inner, Stack, side_by_side
 from ganglion.runtime.build import build_engine, build_local
 from ganglion.runtime.engine import Engine
 from ganglion.runtime.evaluator import deviation
@@ -147,7 +147,7 @@ class Told(NamedTuple):
     log: LogData
 
 
-class Member:
+class SeedRun:
     """One of the trainers: its greenlet, and what it waits for."""
 
     def __init__(self, events: Generator[LogData, Any, Any], engine: OneOfMany) -> None:
@@ -198,7 +198,7 @@ def follow(events: Generator[LogData, Any, Any], _: object) -> None:
 class Together:
     """Moves K trainers so that they compute as one."""
 
-    def __init__(self, members: Sequence[Member], batch: Batch, learn_first: bool) -> None:
+    def __init__(self, members: Sequence[SeedRun], batch: Batch, learn_first: bool) -> None:
         self.members, self.batch, self.learn_first = members, batch, learn_first
 
     def stream(self) -> Generator[Told, Stop | None, None]:
@@ -256,7 +256,7 @@ class Seeds:
             run.without = ("console",)  # one screen cannot show several
         trainers = [run.trainer for run in self.runs]
         batch = Batch(template_of(self.runs[0].cfg), trainers, self.runs[0].cfg)
-        self.members = [Member(run.stream(), engine) for run, engine in zip(self.runs, engines, strict=True)]
+        self.members = [SeedRun(run.stream(), engine) for run, engine in zip(self.runs, engines, strict=True)]
         self.together = Together(self.members, batch, trainers[0].learner.buffer.fresh)
 
     def stream(self) -> Generator[Told, Stop | None, None]:
@@ -285,7 +285,7 @@ def rehearse(configs: Sequence[RunConfig]) -> None:
     trainers = [build_local(cfg, engine) for cfg, engine in zip(configs, engines, strict=False)]
     plain = configs[0].model_copy(update={"run": configs[0].run.model_copy(update={"fast": "eager"})})
     batch = Batch(template_of(plain), trainers, plain)
-    members = [Member(once(trainer), engine) for trainer, engine in zip(trainers, engines, strict=True)]
+    members = [SeedRun(once(trainer), engine) for trainer, engine in zip(trainers, engines, strict=True)]
     try:
         for _ in Together(members, batch, trainers[0].learner.buffer.fresh).stream():
             pass

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ganglion import ops
-from ganglion.buffers import PrioritisedConfig, ReplayConfig, RolloutConfig, compiled
+from ganglion.buffers import PrioritisedConfig, ReplayConfig, RolloutConfig, row_kernels
 from ganglion.buffers.storage import RowRing
 from ganglion.core import EnvSpec, Past, Progress, Row, State
 from tests.buffers.naive import block, random_rows
@@ -85,7 +85,7 @@ def test_a_block_is_its_rows_one_by_one(kind, world, blocks, length, n, seed):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("world", WORLDS)
 def test_a_block_is_its_rows_without_a_compiler(kind, world, monkeypatch):
-    monkeypatch.setattr(compiled, "code", lambda: None)
+    monkeypatch.setattr(row_kernels, "code", lambda: None)
     compared(kind, world, [1, 7, 20, 1, 31, 3, 3], 12, 2, 0)
 
 

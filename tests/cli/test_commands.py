@@ -107,8 +107,8 @@ def test_ray_starts_early_only_where_nothing_may_say_which(
     words: list[str], early: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun: list[object] = []
-    monkeypatch.setattr("ganglion.runtime.fleet.cluster.begin_ray", begun.append)
-    monkeypatch.setattr("ganglion.runtime.fleet.nursery.begin_nursery", lambda: None)
+    monkeypatch.setattr("ganglion.fleet.ray_cluster.begin_ray", begun.append)
+    monkeypatch.setattr("ganglion.fleet.fork_server.begin_fork_server", lambda: None)
     monkeypatch.chdir(tmp_path)
     Path("my.yaml").write_text(f"{TEXT}\nfleet: {{address: '10.0.0.7:6379'}}\n")
     args = parse(["train", *words])
@@ -196,7 +196,7 @@ def test_no_garbage_is_looked_for_among_all_of_torch() -> None:
     """Neither while it is imported nor at the end of the process: together half a second."""
     code = (
         "import gc, sys\n"
-        "from ganglion.cli.loading import load_torch\n"
+        "from ganglion.cli.arguments import load_torch\n"
         "looked = sum(part['collections'] for part in gc.get_stats())\n"
         "load_torch()\n"
         "more = sum(part['collections'] for part in gc.get_stats()) - looked\n"

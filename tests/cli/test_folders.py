@@ -18,7 +18,7 @@ import pytest
 import ganglion
 from ganglion.cli import main
 from ganglion.errors import DiskError
-from ganglion.record import atomic, stages
+from ganglion.record import atomic_write, stages
 from ganglion.record.checkpoint import Checkpoints, load
 from ganglion.runtime import run as runs
 from ganglion.runtime.run import Run, load_agent
@@ -110,14 +110,14 @@ def test_a_run_killed_before_its_config_was_there_is_begun_anew(left: list[str],
 def test_a_run_that_could_not_be_written_down_leaves_its_folder_unused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Full(atomic.Disk):
+    class Full(atomic_write.Disk):
         def write(self, path: Path, parts: Any) -> None:
             if "run.json" in path.name:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
             super().write(path, parts)
 
     with monkeypatch.context() as patch:
-        patch.setattr(atomic, "disk", Full())
+        patch.setattr(atomic_write, "disk", Full())
         assert main(["train", *TINY, f"run.dir={tmp_path}"]) == 1
     assert main(["train", *TINY, f"run.dir={tmp_path}"]) == 0
 
@@ -187,7 +187,7 @@ def test_a_folder_that_goes_after_the_last_save_is_not_said_to_be_there(tmp_path
     assert "Score it" not in said.out and f"{folder} was removed or moved away" in said.err
 
 
-class Faulty(atomic.Disk):
+class Faulty(atomic_write.Disk):
     """Fails once."""
 
     def __init__(self, code: int) -> None:
@@ -205,7 +205,7 @@ def test_an_error_in_a_save_is_borne(
     code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     disk = Faulty(code)
-    monkeypatch.setattr(atomic, "disk", disk)
+    monkeypatch.setattr(atomic_write, "disk", disk)
     with caplog.at_level(logging.WARNING):
         run = finish(Run.create(config("dqn", tmp_path / "run", 600)))
     run.close()
@@ -241,7 +241,7 @@ def test_the_newest_that_is_removed_meanwhile_is_not_missed(tmp_path: Path, monk
 
 def saving(folder: Path) -> None:
     """Saves as often as it can, for ever."""
-    atomic.disk = Quick()  # of this process, which is a copy
+    atomic_write.disk = Quick()  # of this process, which is a copy
     cfg = config("dqn", folder, 10**9, save={"every": "1 steps", "keep": 1}, eval={"every": "8 steps", "episodes": 1})
     run = Run.create(cfg)
     for log in run.stream():

@@ -15,8 +15,8 @@ import pytest
 
 from ganglion.cli import main
 from ganglion.config import load
-from ganglion.runtime.fleet.allocation import Node, free_port, make_secret, towards
-from ganglion.runtime.fleet.keeper import Keeper, begun, command, text
+from ganglion.fleet.restarts import Restarter, begun, command, text
+from ganglion.fleet.slurm import Node, free_port, make_secret, towards
 
 Captured = pytest.CaptureFixture[str]
 SLURM = ["launch", "slurm", "cartpole/ppo"]
@@ -130,7 +130,7 @@ def test_the_token_is_in_no_argument(tmp_path: Path) -> None:
 def test_a_folder_with_odd_characters_is_the_same_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The run is told of it by a setting, which is YAML."""
     kept: list[Sequence[str]] = []
-    monkeypatch.setattr(Keeper, "keep", lambda self, train, resume: (kept.extend((train, resume)), 0)[1])
+    monkeypatch.setattr(Restarter, "keep", lambda self, train, resume: (kept.extend((train, resume)), 0)[1])
     assert main(["launch", "local", "cartpole/ppo", "run.dir='a: b #1'"]) == 0
     train, resume = kept
     words = [word for word in train if word.startswith("run.dir=")]
@@ -155,7 +155,7 @@ class Script:
     def keep(self, restarts: int) -> tuple[int, list[str], list[str]]:
         told: list[str] = []
         run = [sys.executable, "-S", "-c", self.program]
-        code = Keeper(lambda: begun(str(self.folder)), restarts, told.append).keep([*run, "train"], [*run, "resume"])
+        code = Restarter(lambda: begun(str(self.folder)), restarts, told.append).keep([*run, "train"], [*run, "resume"])
         return code, self.lives.read_text().split(), told
 
 
@@ -164,7 +164,7 @@ DIE = "os.kill(os.getpid(), signal.SIGKILL)"
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ganglion.runtime.fleet.keeper.PAUSE", 0.0)
+    monkeypatch.setattr("ganglion.fleet.restarts.PAUSE", 0.0)
 
 
 def test_a_run_that_is_killed_is_resumed(tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ def test_a_run_that_is_killed_is_resumed(tmp_path: Path) -> None:
 def test_a_run_that_lost_ray_is_resumed_once_that_is_mended(tmp_path: Path) -> None:
     made, mended = Script(tmp_path / "run", "sys.exit(5)", "sys.exit(0)"), list[int]()
     run = [sys.executable, "-S", "-c", made.program]
-    keeper = Keeper(lambda: begun(str(made.folder)), 5, lambda line: None, mended.append)
+    keeper = Restarter(lambda: begun(str(made.folder)), 5, lambda line: None, mended.append)
     assert keeper.keep([*run, "train"], [*run, "resume"]) == 0
     assert made.lives.read_text().split() == ["train", "resume"] and mended == [5]
 
@@ -195,10 +195,10 @@ def test_a_signal_is_the_runs(tmp_path: Path) -> None:
     """Which saves, and ends; it is not started again."""
     wait = "signal.signal(15, lambda *_: sys.exit(143)); (folder / 'ready').touch(); time.sleep(60)"
     made = Script(tmp_path / "run", wait)
-    lines = ["import sys", "from ganglion.runtime.fleet.keeper import Keeper, begun"]
+    lines = ["import sys", "from ganglion.fleet.restarts import Restarter, begun"]
     lines += [f"run = [sys.executable, '-S', '-c', {made.program!r}]"]
     lines += [
-        f"sys.exit(Keeper(lambda: begun({str(made.folder)!r}), 5, print).keep([*run, 'train'], [*run, 'resume']))"
+        f"sys.exit(Restarter(lambda: begun({str(made.folder)!r}), 5, print).keep([*run, 'train'], [*run, 'resume']))"
     ]
     launcher = subprocess.Popen([sys.executable, "-c", "\n".join(lines)])
     ends = monotonic() + 30
@@ -210,9 +210,9 @@ def test_a_signal_is_the_runs(tmp_path: Path) -> None:
 
 def test_a_run_ends_with_its_launcher(tmp_path: Path) -> None:
     made = Script(tmp_path / "run", "(folder / 'pid').write_text(str(os.getpid())); time.sleep(60)")
-    lines = ["import sys", "from ganglion.runtime.fleet.keeper import Keeper, begun"]
+    lines = ["import sys", "from ganglion.fleet.restarts import Restarter, begun"]
     lines += [f"run = [sys.executable, '-S', '-c', {made.program!r}]"]
-    lines += [f"Keeper(lambda: begun({str(made.folder)!r}), 5, print).keep([*run, 'train'], [*run, 'resume'])"]
+    lines += [f"Restarter(lambda: begun({str(made.folder)!r}), 5, print).keep([*run, 'train'], [*run, 'resume'])"]
     launcher = subprocess.Popen([sys.executable, "-c", "\n".join(lines)])
     ends = monotonic() + 30
     while not ((made.folder / "pid").exists() and (made.folder / "pid").read_text()) and monotonic() < ends:
@@ -232,6 +232,6 @@ def test_commands_as_one_would_type_them() -> None:
 def test_a_signal_between_two_lives_ends_it(tmp_path: Path) -> None:
     made = Script(tmp_path / "run", DIE, "sys.exit(0)")
     run = [sys.executable, "-S", "-c", made.program]
-    keeper = Keeper(lambda: begun(str(made.folder)), 5, lambda line: os.kill(os.getpid(), signal.SIGTERM))
+    keeper = Restarter(lambda: begun(str(made.folder)), 5, lambda line: os.kill(os.getpid(), signal.SIGTERM))
     assert keeper.keep([*run, "train"], [*run, "resume"]) == 143
     assert made.lives.read_text().split() == ["train"]

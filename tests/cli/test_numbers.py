@@ -15,8 +15,8 @@ import pytest
 
 from ganglion.cli import main
 from ganglion.config import Config, Every, Schedule, load
-from ganglion.envs.arcade import AtariConfig
-from ganglion.envs.wrapping import SETTINGS
+from ganglion.envs.configs import AtariConfig
+from ganglion.envs.gym_make import SETTINGS
 
 VALUES = ["0", "-1", ".nan", ".inf", "1e308", "1e-320", str(2**62), str(2**63), "-0.0", str(10**40), "1k", "true",
           "null", "[]", "{}"]  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ganglion.config import every
 from ganglion.core import Progress
-from ganglion.record.due import Due
+from ganglion.record.stages import Due
 
 
 def steps(count: int) -> Progress:

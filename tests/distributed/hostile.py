@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ganglion.runtime.fleet.files import seal
-from ganglion.runtime.fleet.parcel import MAGIC, begin, pack
+from ganglion.fleet.files_broker import seal
+from ganglion.fleet.wire import MAGIC, begin, pack
 
 About = dict[str, Any]
 Tensors = dict[str, Tensor]

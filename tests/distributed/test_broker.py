@@ -10,11 +10,10 @@ from time import sleep
 import pytest
 import torch
 
-from ganglion.core import Origin, Weights
-from ganglion.exchange import Broker
-from ganglion.runtime.fleet.account import Account, Source
-from ganglion.runtime.fleet.broker import LocalBroker
-from ganglion.runtime.fleet.files import FileBroker
+from ganglion.core import Broker, Origin, Weights
+from ganglion.fleet.files_broker import FileBroker
+from ganglion.fleet.in_process import LocalBroker
+from ganglion.fleet.receiver import Account, ExplorerLife
 from tests.distributed.stores import KINDS, place
 
 Make = Callable[[int], Broker]
@@ -76,7 +75,7 @@ def test_the_account_knows_gaps_and_repeats() -> None:
     account = Account()
     account.newest = 0
     for source in (("main", 0, 0), ("main", 1, 0), ("main", 0, 1)):
-        account.admit(Source(*source))
+        account.admit(ExplorerLife(*source))
     taken = [account.take(origin(k)) for k in (0, 1, 1, 4, 2)]
     assert taken == [True, True, False, True, False]
     assert account.take(origin(0, explorer=1)) and account.take(origin(0, incarnation=1))

@@ -19,14 +19,14 @@ import torch
 from ganglion.config import RunConfig, load
 from ganglion.core import Origin, Weights
 from ganglion.errors import UserError
+from ganglion.fleet import files_broker, files_fleet
+from ganglion.fleet.files_broker import FileBroker, seal
+from ganglion.fleet.files_explorer import explore
+from ganglion.fleet.files_fleet import FilesFleet, Roster, read_place, read_session
+from ganglion.fleet.receiver import Receiver
+from ganglion.fleet.remote_explorer import ExplorerPlace
 from ganglion.record.stores import Remote, StoreError, Where, names, put, shared
 from ganglion.runtime.build import build
-from ganglion.runtime.fleet import files, roster
-from ganglion.runtime.fleet.files import FileBroker, seal
-from ganglion.runtime.fleet.receiver import Receiver
-from ganglion.runtime.fleet.roster import Files, Roster, read_place, read_session
-from ganglion.runtime.fleet.station import Place
-from ganglion.runtime.fleet.visit import explore
 from ganglion.runtime.run import Run
 from ganglion.runtime.trainer import Trainer
 from tests.distributed.stores import KINDS, memory, place
@@ -75,7 +75,7 @@ def test_what_is_not_whole_is_refused_and_the_rest_goes_on(
     packet = broker.pull(0.0)
     assert packet is not None and bytes(packet.body) == b"good"
     assert broker.pull(0.0) is None and broker.account.refused == 0  # it may still be on its way
-    monkeypatch.setattr(files, "GRACE", 0.0)
+    monkeypatch.setattr(files_broker, "GRACE", 0.0)
     assert broker.pull(0.0) is None and broker.account.refused == 1 and broker.waiting() == 0
 
 
@@ -134,7 +134,7 @@ class Clock:
 
 def test_places_are_given_freed_and_given_again(folder: Where, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
-    monkeypatch.setattr(roster, "monotonic", clock)
+    monkeypatch.setattr(files_fleet, "monotonic", clock)
     made, guests = Roster(folder, 2, silence=10), [f"{k:016x}" for k in range(4)]
 
     def hello(guest: int, count: int) -> None:
@@ -154,7 +154,7 @@ def test_places_are_given_freed_and_given_again(folder: Where, monkeypatch: pyte
     assert seated() == [[0, 0], None, [1, 1], None]  # the second is dead
     assert made.account.in_flight == 1 and made.account.restarts == 1
     for k in (1, 2, 3):
-        files.drop(folder / "hello" / f"{guests[0]}.{k}")  # the first says goodbye
+        files_broker.drop(folder / "hello" / f"{guests[0]}.{k}")  # the first says goodbye
     hello(3, 1)
     seated()
     assert seated() == [None, None, [1, 1], [0, 1]] and made.account.in_flight == 1
@@ -169,9 +169,9 @@ def test_who_is_seated_may_be_asked_while_another_thread_looks(tmp_path: Path) -
         """Whose going is noticed just now."""
 
         @property
-        def place(self) -> Place:
+        def place(self) -> ExplorerPlace:
             made.guests.clear()
-            return Place(0, 0)
+            return ExplorerPlace(0, 0)
 
     made.guests = {"a": Leaving(), "b": Leaving()}  # type: ignore[dict-item]
     assert made.seated == 2 and made.seated == 0
@@ -180,11 +180,11 @@ def test_who_is_seated_may_be_asked_while_another_thread_looks(tmp_path: Path) -
 # ------------------------------------------------------------ whole runs
 
 
-def trainer(sort: str, steps: int, path: str, **fleet: Any) -> tuple[Trainer, Files]:
+def trainer(sort: str, steps: int, path: str, **fleet: Any) -> tuple[Trainer, FilesFleet]:
     given = {**SORTS[sort], **EAGER, "train": {"budget": f"{steps} steps"}}
     run, fleet = {"mode": "files", "fast": "eager"}, {"path": path, "rows": 16, "silence": 1.5, **fleet}
     made = build(RunConfig.model_validate({**given, "run": run, "fleet": fleet}))
-    assert isinstance(made.source, Receiver) and isinstance(made.source.fleet, Files)
+    assert isinstance(made.source, Receiver) and isinstance(made.source.fleet, FilesFleet)
     return made, made.source.fleet
 
 
@@ -211,7 +211,7 @@ class Guests:
 def test_it_learns_and_accounts_for_every_item(sort: str, codec: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a slow store, too: with a thread that looks and reads ahead."""
     path = str(memory())
-    monkeypatch.setattr(roster, "SLOW", 0.0 if sort == "ppo" else roster.SLOW)
+    monkeypatch.setattr(files_fleet, "SLOW", 0.0 if sort == "ppo" else files_fleet.SLOW)
     guests = Guests(path, 2)  # they wait for the run
     made, fleet = trainer(sort, 1_000, path, compress=codec, compress_above=0)
     assert (fleet.worker is None) == (sort == "dqn")
@@ -348,12 +348,12 @@ def test_explorers_are_killed_again_and_again(tmp_path: Path, started: Callable[
     assert all(b > a for a, b in zip(counts, counts[1:])) and account.received > counts[-1]
 
 
-def place_of(process: subprocess.Popen[str]) -> Place | None:
+def place_of(process: subprocess.Popen[str]) -> ExplorerPlace | None:
     """The place that an explorer says it has, in its first lines."""
     assert process.stdout is not None
     for line in process.stdout:
         if line.startswith("Explorer "):
-            return Place(int(line.split()[1].strip(",")), int(line.split()[3].strip(".")))
+            return ExplorerPlace(int(line.split()[1].strip(",")), int(line.split()[3].strip(".")))
         if "standing by" in line:
             return None
     return None
@@ -408,7 +408,7 @@ def test_a_place_that_cannot_be_used_is_named(tmp_path: Path) -> None:
 
 
 def test_it_says_that_nobody_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
-    monkeypatch.setattr(roster, "ALONE", 0.0)
+    monkeypatch.setattr(files_fleet, "ALONE", 0.0)
     made, fleet = trainer("dqn", 100, str(tmp_path))
     fleet.pull(0.0)
     made.close()

@@ -21,18 +21,16 @@ import pytest
 import torch
 
 from ganglion.config import dump, load
-from ganglion.core import Origin, Progress, Weights
+from ganglion.core import Origin, Packet, Progress, Weights
 from ganglion.errors import UserError
-from ganglion.exchange import Packet
+from ganglion.fleet import files_broker, receiver
+from ganglion.fleet.files_broker import FileBroker, seal
+from ganglion.fleet.files_explorer import FilesExplorer, explore
+from ganglion.fleet.files_fleet import FilesFleet, Session, read_place, read_session, write_json
+from ganglion.fleet.items import expect
+from ganglion.fleet.remote_explorer import ExplorerPlace, ItemSize, RemoteExplorer, Sender
+from ganglion.fleet.wire import Codec, WireForm, pack, pack_weights, unpack
 from ganglion.record.stores import put, shared
-from ganglion.runtime.fleet import files, receiver
-from ganglion.runtime.fleet.files import FileBroker, seal
-from ganglion.runtime.fleet.items import expect
-from ganglion.runtime.fleet.parcel import Codec, Form, pack, pack_weights, unpack
-from ganglion.runtime.fleet.roster import Files, Session, read_place, read_session, write_json
-from ganglion.runtime.fleet.sender import Lot, Sender
-from ganglion.runtime.fleet.station import Place, Station
-from ganglion.runtime.fleet.visit import Visit, explore
 from ganglion.runtime.run import Run
 from tests.contract.worlds import CASES, Bench, Case
 from tests.distributed.hostile import ACTIONS, ESCAPE, ITEMS, ORIGINS, PLANTED, REPORT, listing, plant
@@ -68,15 +66,15 @@ class Scene:
         cfg = config(sort, world / "run", 10**9, run=given, fleet=fleet, eval="never", save="never")
         self.run = Run.create(cfg)
         received = self.run.trainer.source
-        assert received is not None and isinstance(received.fleet, Files)
+        assert received is not None and isinstance(received.fleet, FilesFleet)
         self.receiver, self.fleet, self.account = received, received.fleet, received.fleet.account
         self.home = world / "fleet" / self.fleet.session.token
         self.stream = self.run.stream()
         self.fleet.begin()
         put(self.home / "hello" / f"{GUEST}.1", b"")
         board = FileBroker(self.home, 1)
-        self.station = Station(self.run.cfg, Lot(self.fleet.session.rows), board)
-        self.station.begin(Place(0, 0))
+        self.remote_explorer = RemoteExplorer(self.run.cfg, ItemSize(self.fleet.session.rows), board)
+        self.remote_explorer.begin(ExplorerPlace(0, 0))
         self.until(lambda: self.fleet.roster.seated == 1)
 
     def until(self, reached: Callable[[], bool]) -> None:
@@ -86,7 +84,7 @@ class Scene:
             assert monotonic() < ends, self.account.line()
 
     def honest(self) -> Honest:
-        made = self.station.item()
+        made = self.remote_explorer.item()
         assert made is not None
         about, tensors = unpack(made[0])
         return about, tensors, made[1]
@@ -110,13 +108,13 @@ class Scene:
         assert self.account.received == received + 1, name
 
     def close(self) -> None:
-        self.station.close()
+        self.remote_explorer.close()
         self.run.close()
 
 
 @pytest.fixture
 def scene(world: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Scene]]:
-    monkeypatch.setattr(files, "GRACE", 0.0)
+    monkeypatch.setattr(files_broker, "GRACE", 0.0)
     monkeypatch.setattr(receiver, "PATIENCE", 0.01)
     made: list[Scene] = []
 
@@ -170,7 +168,7 @@ def test_items_of_many_kinds_are_refused_and_the_run_goes_on(
 def test_what_explorers_send_is_what_is_expected(case: Case) -> None:
     """Of any spaces and any algorithm: names, types, shapes and numbers are known beforehand."""
     bench, spec = Bench(case), case.spec()
-    lot = Lot(5)
+    lot = ItemSize(5)
     seat = bench.explorer.seats[0]
     expected = expect(bench.agent, seat.processor, spec, lot)
     sender = Sender(lot, Origin("main", 0, 0, 0, 0))
@@ -376,7 +374,7 @@ def test_forged_weights_are_passed_over(world: Path) -> None:
     broker = FileBroker(folder, 1)
     right = Weights(3, {"epsilon": 0.5}, {"w": torch.zeros(2), "v": torch.ones(2, 2)})
     broker.publish(right, "main")
-    broker.form = Form(right.tensors)
+    broker.form = WireForm(right.tensors)
     for number, (name, make) in enumerate(FORGED.items()):
         put(folder / "weights" / f"main.{10 + number}", seal(make(right)))
         found = broker.latest("main", -1)
@@ -404,14 +402,14 @@ def test_made_up_weights_are_used_until_the_next_update_at_most(world: Path) -> 
 
 
 def test_an_explorer_knows_the_weights_of_its_model(world: Path) -> None:
-    visit = Visit(shared(world / "fleet"), Session(**session(world)), lambda: False)
-    station = visit.prepare()
+    visit = FilesExplorer(shared(world / "fleet"), Session(**session(world)), lambda: False)
+    remote_explorer = visit.prepare()
     assert visit.broker.form is not None
-    weights = station.agent.command(Progress())
+    weights = remote_explorer.agent.command(Progress())
     unpack(pack_weights(weights), visit.broker.form)
     with pytest.raises(ValueError, match="should have these tensors"):
         unpack(pack_weights(weights._replace(tensors={})), visit.broker.form)
-    station.close()
+    remote_explorer.close()
 
 
 # ------------------------------------------------------------ real processes
@@ -440,15 +438,15 @@ def test_a_learner_of_its_own_bears_all_kinds(sort: str, world: Path) -> None:
         assert known is not None
         home = fleet / known.token
         put(home / "hello" / f"{GUEST}.1", b"")
-        station = Station(load(known.config), Lot(known.rows), FileBroker(home, 1))
+        remote_explorer = RemoteExplorer(load(known.config), ItemSize(known.rows), FileBroker(home, 1))
         wait(lambda: (home / "places" / GUEST).exists(), learner)
-        station.begin(Place(0, 0))
+        remote_explorer.begin(ExplorerPlace(0, 0))
         for change in [*ITEMS.values(), *ACTIONS.values()]:
-            made = station.item()
+            made = remote_explorer.item()
             assert made is not None
             about, tensors = unpack(made[0])
             send(home, made[1], changed(change, about, tensors), learner)
-            made = station.item()
+            made = remote_explorer.item()
             assert made is not None
             send(home, made[1], seal(made[0]), learner)
         peak = next(x for x in Path(f"/proc/{learner.pid}/status").read_text().splitlines() if x.startswith("VmHWM"))

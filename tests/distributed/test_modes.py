@@ -12,16 +12,14 @@ import pytest
 from ganglion.config import RunConfig, dump, load
 from ganglion.core import LogData, Origin, Progress
 from ganglion.errors import UserError
+from ganglion.fleet.in_process import LocalBroker, ThreadFleet
+from ganglion.fleet.receiver import Receiver
+from ganglion.fleet.remote_explorer import ExplorerPlace, Item, ItemSize, RemoteExplorer
+from ganglion.fleet.wire import unpack
 from ganglion.runtime import precompile
 from ganglion.runtime.bench import bench
 from ganglion.runtime.build import build
 from ganglion.runtime.failures import Failed
-from ganglion.runtime.fleet.broker import LocalBroker
-from ganglion.runtime.fleet.inside import Threads
-from ganglion.runtime.fleet.parcel import unpack
-from ganglion.runtime.fleet.receiver import Receiver
-from ganglion.runtime.fleet.sender import Item, Lot
-from ganglion.runtime.fleet.station import Place, Station
 from ganglion.runtime.run import Run
 from ganglion.runtime.trainer import Trainer
 from tests.equal.runs import SORTS, config, fingerprint, finish
@@ -76,7 +74,7 @@ def test_threads_learn_and_account_for_every_item(sort: str) -> None:
 
 def test_more_and_fewer_explorers_while_it_runs() -> None:
     made = trainer("dqn", "threads", 3_000, explorers=1, rows=8)
-    assert isinstance(made.source, Receiver) and isinstance(made.source.fleet, Threads)
+    assert isinstance(made.source, Receiver) and isinstance(made.source.fleet, ThreadFleet)
     seen: dict[int, int] = {}
     for log in made():
         if log.at.env_steps > 800 and made.source.fleet.wanted == 1:
@@ -128,10 +126,10 @@ def test_in_lockstep_they_end_the_run_with_a_line(monkeypatch: pytest.MonkeyPatc
 
 
 def test_what_goes_wrong_in_a_thread_is_told_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(station: Station) -> None:
+    def broken(remote_explorer: RemoteExplorer) -> None:
         raise RuntimeError("the world is flat")
 
-    monkeypatch.setattr(Station, "item", broken)
+    monkeypatch.setattr(RemoteExplorer, "item", broken)
     made = trainer("dqn", "threads", 500, explorers=1)
     with pytest.raises(RuntimeError, match="the world is flat"):
         next(made())
@@ -139,14 +137,14 @@ def test_what_goes_wrong_in_a_thread_is_told_here(monkeypatch: pytest.MonkeyPatc
 
 
 def test_what_goes_wrong_in_one_of_two_threads_is_told_while_the_other_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    item = Station.item
+    item = RemoteExplorer.item
 
-    def broken(station: Station) -> Any:
-        if station.sender.origin.explorer == 1:
+    def broken(remote_explorer: RemoteExplorer) -> Any:
+        if remote_explorer.sender.origin.explorer == 1:
             raise RuntimeError("the world is flat")
-        return item(station)
+        return item(remote_explorer)
 
-    monkeypatch.setattr(Station, "item", broken)
+    monkeypatch.setattr(RemoteExplorer, "item", broken)
     made = trainer("dqn", "threads", 100_000, explorers=2)
     with pytest.raises(RuntimeError, match="the world is flat"):
         for _ in zip(range(2_000), made()):
@@ -164,17 +162,17 @@ def test_explorers_go_over_to_compiled_functions_with_the_learner(monkeypatch: p
     monkeypatch.setattr("ganglion.runtime.build.Compiled", wrap)
     cfg = RunConfig.model_validate({**SORTS["dqn"], **EAGER, "run": {"swap": 5_000}})
     broker = LocalBroker(1)
-    station = Station(cfg, Lot(4), broker)
-    station.begin(Place(0, 0))
-    station.settled = 2
+    remote_explorer = RemoteExplorer(cfg, ItemSize(4), broker)
+    remote_explorer.begin(ExplorerPlace(0, 0))
+    remote_explorer.settled = 2
     learner = build(cfg).learner.agent
     for version, (fast, acts) in enumerate([(False, 0), (True, 0), (True, 0), (True, 4), (True, 8)]):
         learner.engine.switch(fast)
         broker.publish(learner.command(Progress(opt_steps=version)), "main")
-        station.item()
+        remote_explorer.item()
         assert called.count("explore") == acts
-    assert not {"optim", "target"} & vars(station.agent.algo).keys()  # of no use to whoever acts
-    station.close()
+    assert not {"optim", "target"} & vars(remote_explorer.agent.algo).keys()  # of no use to whoever acts
+    remote_explorer.close()
 
 
 def test_what_is_for_one_process_says_so() -> None:

@@ -19,13 +19,12 @@ import pytest
 from ganglion.cli import resume, train
 from ganglion.config import RunConfig, dump, load
 from ganglion.errors import UserError
+from ganglion.fleet import fork_server, ray_cluster
+from ganglion.fleet.dealer import RULES, Dealer
+from ganglion.fleet.ray_cluster import ClusterSettings, check_open, join_ray, leave_ray
+from ganglion.fleet.ray_fleet import RayFleet
+from ganglion.fleet.receiver import Receiver
 from ganglion.runtime.build import build
-from ganglion.runtime.fleet import cluster, nursery
-from ganglion.runtime.fleet.cluster import Site, check_open, join_ray, leave_ray
-from ganglion.runtime.fleet.coordinator import Coordinator
-from ganglion.runtime.fleet.dealer import Dealer
-from ganglion.runtime.fleet.receiver import Receiver
-from ganglion.runtime.fleet.rules import RULES
 from ganglion.runtime.run import Run
 from ganglion.runtime.trainer import Trainer
 from tests.distributed.sockets import listening
@@ -39,15 +38,15 @@ EAGER = {"log": {"writers": []}, "eval": "never", "save": "never"}
 def ray() -> Iterator[Any]:
     if find_spec("ray") is None:
         pytest.skip("needs the package ray: pip install 'ganglion[ray]'")
-    yield join_ray(Site())[0]
+    yield join_ray(ClusterSettings())[0]
     leave_ray()
 
 
-def trainer(sort: str, steps: int, **fleet: Any) -> tuple[Trainer, Coordinator]:
+def trainer(sort: str, steps: int, **fleet: Any) -> tuple[Trainer, RayFleet]:
     run = {"mode": "ray", "fast": "eager"}
     given = {**SORTS[sort], **EAGER, "train": {"budget": f"{steps} steps"}, "run": run, "fleet": fleet}
     made = build(RunConfig.model_validate(given))
-    assert isinstance(made.source, Receiver) and isinstance(made.source.fleet, Coordinator)
+    assert isinstance(made.source, Receiver) and isinstance(made.source.fleet, RayFleet)
     return made, made.source.fleet
 
 
@@ -88,7 +87,7 @@ def test_one_is_killed_and_one_stands_still(ray: Any) -> None:
     os.kill(still, signal.SIGCONT)
     seen = fleet.account.next[("main", 0, 0)]  # type: ignore[index]
     assert fleet.members[1].home not in (0, fleet.members[1].pid)
-    os.kill(fleet.members[1].home, signal.SIGKILL)  # the actor itself, and its walker with it
+    os.kill(fleet.members[1].home, signal.SIGKILL)  # the actor itself, and its explorer process with it
     until(lambda: len(fleet.recoveries) == 2)
     assert fleet.members[1].incarnation == 2 and fleet.account.restarts == 2
     until(lambda: fleet.account.next[("main", 0, 0)] > seen + 2)  # type: ignore[index]
@@ -106,7 +105,7 @@ def test_the_predictor_may_die(ray: Any, shared: bool) -> None:
     stream, count = made(), lambda: fleet.account.received
     for wanted in (6, 16):
         if wanted > 6:
-            os.kill(ray.get(fleet.oracle.pid.remote()), signal.SIGKILL)
+            os.kill(ray.get(fleet.inference_server.pid.remote()), signal.SIGKILL)
         ends = monotonic() + 60
         while count() < wanted:
             next(stream)
@@ -141,7 +140,7 @@ def test_two_learners_share_the_explorers(ray: Any, rule: str) -> None:
     made, fleet = trainer("dqn", 1_200, explorers=2, learners=2, spares=0, rows=16, rule=rule)
     assert isinstance(fleet, Dealer)
     played = sum(len(log.episodes) for log in made())
-    told, given = made.source.numbers(), [desk.given for desk in fleet.desks]  # type: ignore[union-attr]
+    told, given = made.source.numbers(), [mirror.given for mirror in fleet.desks]  # type: ignore[union-attr]
     made.close()
     assert made.at.env_steps >= 1_200 and made.at.opt_steps > 0
     assert told["fleet/lost"] == told["fleet/duplicated"] == 0 and min(given) > 0
@@ -181,31 +180,36 @@ def test_the_token_is_a_secret(ray: Any) -> None:
 def test_its_sockets_and_logs_are_where_nobody_else_can_enter(ray: Any) -> None:
     """Ray lets everybody write to its own folder."""
     session = Path(ray.nodes()[0]["RayletSocketName"]).parents[1]
-    assert stat.S_IMODE(session.stat().st_mode) == 0o777 and session.parent == Path(cluster.session())
+    assert stat.S_IMODE(session.stat().st_mode) == 0o777 and session.parent == Path(ray_cluster.session())
     assert stat.S_IMODE(session.parent.parent.stat().st_mode) == 0o700
 
 
 def test_a_name_that_is_too_long_for_a_socket_is_not_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     deep = tmp_path / ("x" * 60)
     deep.mkdir()
-    monkeypatch.setattr(cluster, "disks", lambda: [deep, tmp_path])
-    assert cluster.room("a") == (tmp_path if len(str(tmp_path)) < 35 else None)
-    monkeypatch.setattr(cluster, "disks", lambda: [deep, Path("/tmp")])
-    assert cluster.room("ganglion-1234567-4026531836-12345678") == Path("/tmp")
+    monkeypatch.setattr(ray_cluster, "disks", lambda: [deep, tmp_path])
+    assert ray_cluster.room("a") == (tmp_path if len(str(tmp_path)) < 35 else None)
+    monkeypatch.setattr(ray_cluster, "disks", lambda: [deep, Path("/tmp")])
+    assert ray_cluster.room("ganglion-1234567-4026531836-12345678") == Path("/tmp")
 
 
 @pytest.mark.parametrize(
-    "site", [Site(host="0.0.0.0"), Site(address="10.0.0.7:6379"), Site(address="ray://head:10001")]
+    "site",
+    [
+        ClusterSettings(host="0.0.0.0"),
+        ClusterSettings(address="10.0.0.7:6379"),
+        ClusterSettings(address="ray://head:10001"),
+    ],
 )
-def test_it_refuses_to_be_reached_without_a_token(site: Site) -> None:
+def test_it_refuses_to_be_reached_without_a_token(site: ClusterSettings) -> None:
     name = "address" if site.address else "host"
     for environ in ({}, {"RAY_AUTH_MODE": "disabled", "RAY_AUTH_TOKEN": "x"}, {"RAY_AUTH_MODE": "token"}):
         with pytest.raises(UserError, match=rf"fleet\.{name}: .* no token"):
             check_open(site, environ)
     check_open(site, {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": "/some/file"})
-    check_open(Site(), {})
-    check_open(Site(address="127.0.0.1:6379"), {})
-    check_open(Site(address="auto"), {})
+    check_open(ClusterSettings(), {})
+    check_open(ClusterSettings(address="127.0.0.1:6379"), {})
+    check_open(ClusterSettings(address="auto"), {})
 
 
 @pytest.mark.parametrize("address", ["auto", "127.0.0.1:6379"])
@@ -215,19 +219,19 @@ def test_a_cluster_that_is_found_to_be_reachable_needs_a_token(monkeypatch: pyte
     util = SimpleNamespace(get_node_ip_address=lambda: "10.0.0.7")
     job = SimpleNamespace(JobConfig=lambda **words: None)
     found = SimpleNamespace(init=lambda **words: None, shutdown=lambda: left.append("left"), util=util, job_config=job)
-    monkeypatch.setattr(cluster, "import_ray", lambda: found)
+    monkeypatch.setattr(ray_cluster, "import_ray", lambda: found)
     monkeypatch.setattr(os, "environ", {})
     with pytest.raises(UserError, match=r"fleet\.address: .* can be reached from other machines, and Ray has no token"):
-        cluster.start_ray(Site(address))
+        ray_cluster.start_ray(ClusterSettings(address))
     assert left == ["left"]
     os.environ["RAY_AUTH_TOKEN_PATH"] = "/some/file"
-    assert cluster.start_ray(Site(address)) is found and left == ["left"]
+    assert ray_cluster.start_ray(ClusterSettings(address)) is found and left == ["left"]
 
 
 def test_without_the_package_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "ray", None)
     with pytest.raises(UserError, match=r"run\.mode: ray needs the package ray"):
-        cluster.import_ray()
+        ray_cluster.import_ray()
 
 
 # ------------------------------------------------------------ what is begun before settings are read
@@ -237,12 +241,12 @@ class Begun:
     """Stands in for Ray: which were started, and how many left."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.sites, self.left = list[Site](), 0
+        self.sites, self.left = list[ClusterSettings](), 0
         stands = {"start_ray": self.start, "import_ray": lambda: self, "_coming": {}, "_left": Event()}
         for name, value in stands.items():
-            monkeypatch.setattr(cluster, name, value)
+            monkeypatch.setattr(ray_cluster, name, value)
 
-    def start(self, site: Site) -> Begun:
+    def start(self, site: ClusterSettings) -> Begun:
         self.sites.append(site)
         return self
 
@@ -255,20 +259,27 @@ class Begun:
 
 def test_what_was_begun_early_is_used_whatever_it_has_ready(monkeypatch: pytest.MonkeyPatch) -> None:
     ray = Begun(monkeypatch)
-    cluster.begin_ray(Site(processes=2))
-    assert join_ray(Site(processes=5)) == (ray, True) and ray.sites == [Site(processes=2)] and ray.left == 0
+    ray_cluster.begin_ray(ClusterSettings(processes=2))
+    assert (
+        join_ray(ClusterSettings(processes=5)) == (ray, True)
+        and ray.sites == [ClusterSettings(processes=2)]
+        and ray.left == 0
+    )
 
 
 def test_what_was_begun_early_and_is_another_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not taken for the cluster that settings name."""
-    ray, other = Begun(monkeypatch), Site("127.0.0.1:6379")
-    cluster.begin_ray(Site())
-    assert join_ray(other) == (ray, True) and ray.sites == [Site(), other] and ray.left == 1
+    ray, other = Begun(monkeypatch), ClusterSettings("127.0.0.1:6379")
+    ray_cluster.begin_ray(ClusterSettings())
+    assert join_ray(other) == (ray, True) and ray.sites == [ClusterSettings(), other] and ray.left == 1
 
 
 def test_a_token_made_here_is_for_what_is_made_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster, "_made", ["/private/token"])
-    site, environ = Site(address="10.0.0.7:6379"), {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": "/private/token"}
+    monkeypatch.setattr(ray_cluster, "_made", ["/private/token"])
+    site, environ = (
+        ClusterSettings(address="10.0.0.7:6379"),
+        {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": "/private/token"},
+    )
     with pytest.raises(UserError, match="no token"):
         check_open(site, environ)
 
@@ -289,19 +300,23 @@ def test_ray_begins_early_where_it_is_known_which(
     monkeypatch.chdir(tmp_path)
     Path("mine.yaml").write_text("fleet: {host: 10.0.0.7}\n")
     begun: list[Any] = []
-    monkeypatch.setattr(cluster, "begin_ray", begun.append)
-    monkeypatch.setattr(nursery, "begin_nursery", lambda: begun.append("nursery"))
+    monkeypatch.setattr(ray_cluster, "begin_ray", begun.append)
+    monkeypatch.setattr(fork_server, "begin_fork_server", lambda: begun.append("fork server"))
     parser = argparse.ArgumentParser()
     train.arguments(parser)
     train.begin_early(parser.parse_intermixed_args(words))
-    assert begun == ([] if processes is None else ["nursery", Site(processes=processes)])
+    assert begun == ([] if processes is None else ["fork server", ClusterSettings(processes=processes)])
 
 
 @pytest.mark.parametrize(
     ("given", "changed", "begun"),
     [
-        (["run.mode=ray", "fleet.explorers=3"], [], ["nursery", Site(processes=3)]),
-        (["run.mode=ray", "fleet.address=127.0.0.1:6379"], ["train.budget=1k steps"], [Site("127.0.0.1:6379")]),
+        (["run.mode=ray", "fleet.explorers=3"], [], ["fork server", ClusterSettings(processes=3)]),
+        (
+            ["run.mode=ray", "fleet.address=127.0.0.1:6379"],
+            ["train.budget=1k steps"],
+            [ClusterSettings("127.0.0.1:6379")],
+        ),
         (["run.mode=ray"], ["fleet.host=127.0.0.1"], []),
         (["run.mode=threads"], [], []),
     ],
@@ -310,8 +325,8 @@ def test_ray_begins_early_where_a_run_goes_on(
     given: list[str], changed: list[str], begun: list[Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     told: list[Any] = []
-    monkeypatch.setattr(cluster, "begin_ray", told.append)
-    monkeypatch.setattr(nursery, "begin_nursery", lambda: told.append("nursery"))
+    monkeypatch.setattr(ray_cluster, "begin_ray", told.append)
+    monkeypatch.setattr(fork_server, "begin_fork_server", lambda: told.append("fork server"))
     file = tmp_path / "config.yaml"
     file.write_text(dump(load("cartpole/ppo", given)))
     resume.begin_early(file, changed)

@@ -20,10 +20,10 @@ from typing import Any
 import pytest
 
 from ganglion.errors import ClusterLostError
+from ganglion.fleet import ray_thread
+from ganglion.fleet.ray_thread import Health, RayThread, state
+from ganglion.fleet.temporary_folders import PREFIX, disks, place, sweep
 from ganglion.processes import python
-from ganglion.runtime.fleet import ray_thread
-from ganglion.runtime.fleet.folders import PREFIX, disks, place, sweep
-from ganglion.runtime.fleet.ray_thread import Health, RayThread, state
 from tests.distributed.test_restarts import marked
 
 WORDS = ["cartpole/ppo", "--mode", "ray", "--explorers", "2", "log=[jsonl]", "log.every=1k steps", "eval=5k steps"]

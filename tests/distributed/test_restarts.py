@@ -14,8 +14,8 @@ from time import monotonic, sleep
 
 import pytest
 
+from ganglion.fleet.temporary_folders import place
 from ganglion.record.lock import alive
-from ganglion.runtime.fleet.folders import place
 
 
 def marked(mark: str) -> dict[int, str]:

@@ -187,7 +187,7 @@ SOURCES_NAMES = {
     "create_dqn_actor_agent create_dqn_evaluator_agent epsilon_greedy Adder _init_learn _forward_learn _init_collect "
     "_forward_collect _process_transition _get_train_sample _init_eval _forward_eval _init_command "
     "_get_setting_collect _create_model_from_cfg register_policy argmax_sample eps_greedy_sample multinomial_sample "
-    "hidden_state action_noise assign momentum grad mode reset coordinator league",
+    "hidden_state action_noise assign momentum grad mode reset ray fleet league",
     "XingTian": "Registers.algorithm alg_para model_para agent_para env_para prepare_data train_ready "
     "update_weights_map checkpoint_ready predict save restore train create_model infer_action use_explore "
     "handle_env_feedback init_env reset step Learner Explorer Broker",

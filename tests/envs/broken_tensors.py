@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from ganglion.core import Box, Discrete, Step
-from ganglion.envs.world import TorchEnv
+from ganglion.envs.torch_env import TorchEnv
 
 
 class Line(TorchEnv):

@@ -17,7 +17,7 @@ from gymnasium import spaces
 from ganglion.config import RunConfig
 from ganglion.core import Stop
 from ganglion.envs import AtariConfig, wrapped
-from ganglion.envs.making import find_spec, make_one
+from ganglion.envs.gym_make import find_spec, make_one
 from ganglion.envs.slots import GOES_ON
 from ganglion.errors import UserError
 from ganglion.runtime.run import Run
@@ -296,8 +296,8 @@ def test_a_worker_needs_neither_torch_nor_pydantic() -> None:
     given = json.dumps([config.registered(), config.made_with(), config.layers()])
     code = (
         "import sys, json; sys.modules['torch'] = sys.modules['pydantic'] = None\n"
-        "from ganglion.envs.making import find_spec, make_one\n"
-        "from ganglion.envs.wrapping import wrapped\n"
+        "from ganglion.envs.gym_make import find_spec, make_one\n"
+        "from ganglion.envs.gym_make import wrapped\n"
         f"name, options, layers = json.loads({given!r})\n"
         "env = wrapped(make_one(find_spec(name), options, False), layers)\n"
         "assert env.reset(seed=0)[0].shape == (1, 84, 84)"

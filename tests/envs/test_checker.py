@@ -11,8 +11,8 @@ import pytest
 import ganglion
 from ganglion.cli import main
 from ganglion.envs import GymConfig, ToyConfig
-from ganglion.envs.checks import cost
-from ganglion.envs.checks.rows import problem
+from ganglion.envs.check import cost
+from ganglion.envs.check.rows import problem
 from tests.envs import broken, broken_tensors
 
 STEPS = 400
@@ -103,9 +103,9 @@ def test_every_copy_is_closed() -> None:
 
 
 def test_large_observations_are_not_all_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    from ganglion.envs import checker
+    from ganglion.envs.check import check_env
 
-    monkeypatch.setattr(checker, "ROOM", 100 * 8)  # a hundred of these
+    monkeypatch.setattr(check_env, "ROOM", 100 * 8)  # a hundred of these
     (calls,) = (f for f in ganglion.check_env(broken.Sound, steps=500).findings if f.name == "calls")
     assert "100 calls" in calls.seen
 

@@ -12,11 +12,10 @@ from gymnasium import spaces
 
 from ganglion.core import Env
 from ganglion.envs import GymEnv
-from ganglion.envs.arrays import leaves
-from ganglion.envs.checks.slots import Chooser, Seen, drive, mapped, outline, replayed, same, typed
-from ganglion.envs.pool import Pool
-from ganglion.envs.pooled import PoolEnv
-from ganglion.envs.shared import decode
+from ganglion.envs.check.slots_env import Observed, SlotsChooser, drive, mapped, outline, replayed, same, typed
+from ganglion.envs.gym_arrays import leaves
+from ganglion.envs.pool import Pool, PoolEnv
+from ganglion.envs.pool_layout import decode
 from ganglion.errors import UserError
 from tests.envs.generated import Generated, Turned
 from tests.envs.worlds import copied
@@ -31,9 +30,9 @@ def built(draw: int, workers: int) -> GymEnv:
     return PoolEnv(Pool("tests.envs.generated:generated", {"draw": draw}, SLOTS, workers, spare=False))
 
 
-def seen(env: Env, draw: int) -> list[Seen]:
+def seen(env: Env, draw: int) -> list[Observed]:
     """Random legal actions; of a Box of bytes as reals, as an algorithm chooses them, to be rounded."""
-    choose = Chooser(env.spec.action, SLOTS, draw)
+    choose = SlotsChooser(env.spec.action, SLOTS, draw)
 
     def reals(x: torch.Tensor) -> torch.Tensor:
         return x.float() + 0.6 if x.dtype == torch.uint8 else x
@@ -70,7 +69,7 @@ def test_leaves_are_compared_when_a_pool_starts(monkeypatch: pytest.MonkeyPatch)
         space = decode(plain)
         return spaces.Dict(dict(space.spaces)) if isinstance(space, spaces.Dict) else space  # gymnasium sorts it
 
-    monkeypatch.setattr("ganglion.envs.crew.decode", in_order)
+    monkeypatch.setattr("ganglion.envs.pool_process.decode", in_order)
     with pytest.raises(UserError, match=r"the observation space of slot 0 is laid out otherwise than the pool's.*'b'"):
         Pool("tests.envs.generated:turned", {}, 2, 1, spare=False)
 

@@ -15,9 +15,8 @@ from gymnasium import spaces
 
 from ganglion.core import Env
 from ganglion.envs import GymConfig, GymEnv
-from ganglion.envs.pool import Pool
-from ganglion.envs.pooled import PoolEnv
-from ganglion.envs.shared import decode, encode
+from ganglion.envs.pool import Pool, PoolEnv
+from ganglion.envs.pool_layout import decode, encode
 from ganglion.errors import UserError
 from tests.envs.faulty import counting
 from tests.envs.singles import Lives
@@ -82,7 +81,7 @@ def test_games_of_several_lives_outlive_their_worker() -> None:
     assert same_step(here.reset(3), there.reset(3))
     for t in range(50):
         if t in (3, 5, 17, 30):  # just before, in the middle of and after a lost life
-            victim = there.pool.crew.pids()[t % 2]
+            victim = there.pool.worker_processes.pids()[t % 2]
             os.kill(victim, signal.SIGKILL)
             os.waitid(os.P_PID, victim, os.WEXITED | os.WNOWAIT)
         action = random_action(here.spec.action, 4, t)
@@ -181,7 +180,7 @@ def test_a_worker_imports_neither_torch_nor_pydantic() -> None:
     pool = Pool("tests.envs.faulty:counting", {}, 2, 1, spare=False)
     pool.reset(0)
     pool.act([np.zeros(2, np.int64)])
-    modules = set(pool.crew.members[0].ask({"do": "modules"}, 10)["modules"])
+    modules = set(pool.worker_processes.members[0].ask({"do": "modules"}, 10)["modules"])
     pool.close()
     assert "tests.envs.faulty" in modules and "gymnasium" in modules
     assert not modules & {"torch", "pydantic", "yaml", "ganglion.core", "ganglion.envs.gym"}

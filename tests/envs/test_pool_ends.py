@@ -188,7 +188,7 @@ def resident() -> float:
 
 def test_a_pool_that_nobody_closes_ends_with_its_last_reference() -> None:
     pool = Pool("tests.envs.faulty:counting", {}, 2, 1)
-    pids = pool.crew.pids()
+    pids = pool.worker_processes.pids()
     assert all(map(alive, pids))
     del pool
     gc.collect()

@@ -13,9 +13,8 @@ import pytest
 
 from ganglion.core import Env
 from ganglion.envs import GymEnv
-from ganglion.envs.member import Member
-from ganglion.envs.pool import Pool
-from ganglion.envs.pooled import PoolEnv
+from ganglion.envs.pool import Pool, PoolEnv
+from ganglion.envs.pool_process import WorkerProcess
 from ganglion.envs.seeds import episode_seed
 from ganglion.errors import EnvError
 from tests.envs.faulty import Faulty, Unclosable, faulty, wrong
@@ -90,7 +89,7 @@ def sound() -> list[Any]:
 def test_what_a_worker_can_catch(how: str, workers: int, tmp_path: Path, sound: list[Any]) -> None:
     settings = arguments(how, tmp_path)
     env: Any = pool(how, tmp_path, workers) if workers else GymEnv(lambda slot: faulty(slot, **settings), SLOTS)
-    before = env.pool.crew.pids() if workers else []
+    before = env.pool.worker_processes.pids() if workers else []
     rows, lost = walk(env)
     t = check_rows(rows, lost, sound)
     (failure,) = env.faults.fresh
@@ -104,7 +103,7 @@ def test_what_a_worker_can_catch(how: str, workers: int, tmp_path: Path, sound: 
     assert failure["actions"][0] == taken[t - count : t]
     assert lost[t] is not None and lost[t].tolist() == [slot == ONLY and how != "reset" for slot in range(SLOTS)]
     assert env.faults.count == 1
-    assert not workers or env.pool.crew.pids() == before  # nobody had to be replaced
+    assert not workers or env.pool.worker_processes.pids() == before  # nobody had to be replaced
     env.close()
 
 
@@ -163,7 +162,7 @@ def test_a_worker_whose_environment_cannot_be_closed_says_so_in_a_line(capfd: py
 @pytest.mark.parametrize("workers", [1, 2])
 def test_what_a_worker_dies_of(how: str, workers: int, tmp_path: Path, sound: list[Any]) -> None:
     env = pool(how, tmp_path, workers)
-    before = env.pool.crew.pids()
+    before = env.pool.worker_processes.pids()
     rows, lost = walk(env)
     t = check_rows(rows, lost, sound)
     (failure,) = env.faults.fresh
@@ -172,7 +171,7 @@ def test_what_a_worker_dies_of(how: str, workers: int, tmp_path: Path, sound: li
     assert ("faulty.py" in failure["traceback"]) == (how in ("hang", "segfault"))
     assert failure["step"] == AT - 1 and len(failure["actions"][0]) == AT
     assert lost[t] is not None and lost[t].tolist() == [slot == ONLY for slot in range(SLOTS)]
-    assert sum(a != b for a, b in zip(before, env.pool.crew.pids(), strict=True)) == 1
+    assert sum(a != b for a, b in zip(before, env.pool.worker_processes.pids(), strict=True)) == 1
     assert env.pool.rows_lost == 1 and 1 <= env.pool.rows_in_flight <= SLOTS // workers
     assert env.pool.rows_acknowledged == STEPS * SLOTS
     env.close()
@@ -185,7 +184,7 @@ def test_a_worker_killed_between_steps_is_not_missed(sound: list[Any]) -> None:
     rows = [env.reset(5)]
     for t in range(STEPS):
         if t % 9 == 5:
-            victim = env.pool.crew.pids()[t % 2]
+            victim = env.pool.worker_processes.pids()[t % 2]
             os.kill(victim, signal.SIGKILL)
             while Path(f"/proc/{victim}/stat").read_text().split()[2] != "Z":
                 time.sleep(0.001)
@@ -205,7 +204,7 @@ def test_a_worker_that_dies_where_an_episode_begins(tmp_path: Path) -> None:
     rows = [(env.reset(5), caught.reset(5))]
     for t in range(STEPS):
         if t == 40:
-            os.kill(victim := made.crew.pids()[1], signal.SIGKILL)  # what is replayed then shows the same
+            os.kill(victim := made.worker_processes.pids()[1], signal.SIGKILL)  # what is replayed then shows the same
             os.waitid(os.P_PID, victim, os.WEXITED | os.WNOWAIT)
         action = random_action(env.spec.action, SLOTS, t)
         rows.append((env.step(action), caught.step(action)))
@@ -243,7 +242,7 @@ def test_a_worker_that_leaks_is_replaced(tmp_path: Path, sound: list[Any], monke
     assert all((a.obs == b.obs).all() for a, b in zip(rows, sound, strict=True))  # replayed: nothing was lost
     assert [failure["kind"] for failure in env.faults.fresh] == ["memory"]
     assert "env.max_memory allows 250" in env.faults.fresh[0]["error"]
-    assert max(member.memory() for member in env.pool.crew.members) < 250
+    assert max(member.memory() for member in env.pool.worker_processes.members) < 250
     env.close()
 
 
@@ -267,7 +266,7 @@ def test_a_spare_that_was_killed_is_no_failure(sound: list[Any]) -> None:
     env.reset(5)
     for t in range(10):
         if t == 5:
-            for victim in [env.pool.crew._spares[0].pid, env.pool.crew.pids()[1]]:
+            for victim in [env.pool.worker_processes._spares[0].pid, env.pool.worker_processes.pids()[1]]:
                 os.kill(victim, signal.SIGKILL)
                 os.waitid(os.P_PID, victim, os.WEXITED | os.WNOWAIT)
         step = env.step(random_action(env.spec.action, SLOTS, t))
@@ -280,10 +279,10 @@ class Killing:
     """Kills workers as soon as they are told one thing, as often as it is asked to."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.told, self.left, self.tell = "", 0, Member.tell
-        monkeypatch.setattr(Member, "tell", lambda *words: self(*words))
+        self.told, self.left, self.tell = "", 0, WorkerProcess.tell
+        monkeypatch.setattr(WorkerProcess, "tell", lambda *words: self(*words))
 
-    def __call__(self, member: Member, message: dict[str, Any], payload: bytes = b"") -> None:
+    def __call__(self, member: WorkerProcess, message: dict[str, Any], payload: bytes = b"") -> None:
         doomed = message["do"] == self.told and self.left > 0 and not message.get("warm")
         if not doomed:
             self.tell(member, message, payload)
@@ -322,7 +321,7 @@ def test_a_worker_killed_while_it_replaces_another(
     for t in range(12):
         if t == 5:
             kill.told, kill.left = told, 1
-            os.kill(victim := env.pool.crew.pids()[1], signal.SIGKILL)
+            os.kill(victim := env.pool.worker_processes.pids()[1], signal.SIGKILL)
             os.waitid(os.P_PID, victim, os.WEXITED | os.WNOWAIT)
         rows.append(env.step(random_action(env.spec.action, SLOTS, t)))
     assert env.faults.kinds == {"death": 2} and kill.left == 0 and len(env.pool.replaced) == 1
@@ -338,7 +337,7 @@ def test_while_no_worker_can_be_started_its_episodes_are_cut(sound: list[Any], m
     for t in range(12):
         if t == 5:
             kill.told, kill.left = "take", 5
-            os.kill(victim := env.pool.crew.pids()[1], signal.SIGKILL)
+            os.kill(victim := env.pool.worker_processes.pids()[1], signal.SIGKILL)
             os.waitid(os.P_PID, victim, os.WEXITED | os.WNOWAIT)
         rows.append(env.step(random_action(env.spec.action, SLOTS, t)))
     assert all((a.obs[:2] == b.obs[:2]).all() for a, b in zip(rows, sound[:13], strict=True))
@@ -364,8 +363,8 @@ def test_replacement_is_quick() -> None:
     pool = Pool("tests.envs.faulty:counting", {}, SLOTS, 2)
     pool.reset(0)
     for _ in range(5):
-        pool.crew._spares[0].ready(60)
-        os.kill(pool.crew.pids()[0], signal.SIGKILL)
+        pool.worker_processes._spares[0].ready(60)
+        os.kill(pool.worker_processes.pids()[0], signal.SIGKILL)
         pool.act([np.zeros(SLOTS, np.int64)])
     assert sorted(pool.replaced)[-2] < 0.5
     pool.close()

@@ -93,7 +93,7 @@ def test_workers_that_can_no_longer_be_started_end_a_run_that_is_saved(
         for log in run.stream():
             if log.at.env_steps > 50 and not kill.left:
                 kill.told, kill.left = "take", 1000
-                os.kill(run.trainer.source.env.pool.crew.pids()[0], signal.SIGKILL)
+                os.kill(run.trainer.source.env.pool.worker_processes.pids()[0], signal.SIGKILL)
     run.close()
     kill.left = 0
     before = run.trainer.source.faults.numbers()
@@ -113,8 +113,8 @@ def test_what_pools_count_goes_on_after_a_resume(workers: int, tmp_path: Path) -
     pool = run.trainer.source.env.pool
     for log in run.stream():
         if log.at.env_steps > 200 and not pool.replaced:
-            os.kill(pool.crew.pids()[0], signal.SIGKILL)
-            os.waitid(os.P_PID, pool.crew.pids()[0], os.WEXITED | os.WNOWAIT)
+            os.kill(pool.worker_processes.pids()[0], signal.SIGKILL)
+            os.waitid(os.P_PID, pool.worker_processes.pids()[0], os.WEXITED | os.WNOWAIT)
     run.close()
     first = run.trainer.source.faults.numbers()
     assert first["env/replaced"] == 1 and first["env/rows_in_flight"] > 0
@@ -123,7 +123,7 @@ def test_what_pools_count_goes_on_after_a_resume(workers: int, tmp_path: Path) -
     pool = more.trainer.source.env.pool if workers else None
     for log in more.stream():
         if pool and log.at.env_steps > 600 and not pool.replaced:
-            os.kill(pool.crew.pids()[0], signal.SIGKILL)
+            os.kill(pool.worker_processes.pids()[0], signal.SIGKILL)
     more.close()
     last = json.loads((run.folder / "metrics.jsonl").read_text().splitlines()[-1])
     assert last["env/replaced"] == 1 + bool(workers) and last["env/rows_in_flight"] >= first["env/rows_in_flight"]

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from ganglion.core import Box, Composite, Discrete, MultiBinary, MultiDiscrete, Space
 from ganglion.envs import from_gym, to_gym
-from ganglion.envs.arrays import batch, leaves
-from ganglion.envs.spaces import Actions, grow
+from ganglion.envs.gym_arrays import batch, leaves
+from ganglion.envs.gym_spaces import Actions, grow
 from ganglion.errors import UserError
 
 LEAVES = st.one_of(

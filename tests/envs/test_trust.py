@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from ganglion.envs.gym import GymEnv
-from ganglion.envs.repairs import Checked, CheckedEach, trusting
+from ganglion.envs.gym_make import Checked, CheckedEach, trusting
 from ganglion.envs.vector import VectorGymEnv
 from ganglion.errors import UserError
 

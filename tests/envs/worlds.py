@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from ganglion.core import Env, Space, State, Step
-from ganglion.envs.spaces import to_gym
+from ganglion.envs.gym_spaces import to_gym
 from tests.envs.singles import Everything, Fresh, InfoMask, Reused
 
 __all__ = ["Everything", "Fresh", "InfoMask", "Reused", "copied", "random_action", "same_step", "same_tree", "walk"]

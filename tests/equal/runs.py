@@ -10,7 +10,7 @@ from typing import Any
 from ganglion.config import RunConfig
 from ganglion.core import State
 from ganglion.record.checkpoint import Checkpoints, load
-from ganglion.record.tensors import raw
+from ganglion.record.tensor_file import raw
 from ganglion.runtime.run import Run
 
 REPLAY = {"capacity": 700, "batch": 16}

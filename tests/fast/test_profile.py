@@ -15,7 +15,7 @@ import ganglion
 from ganglion.cli import main
 from ganglion.core import Action, Step
 from ganglion.envs import Wrapper
-from ganglion.fast import limits
+from ganglion.fast import roofline
 from ganglion.fast.profile import Profile, Shares, bottleneck
 from ganglion.runtime.bench import advise, bench
 from ganglion.runtime.build import build
@@ -204,9 +204,9 @@ def test_watching_costs_less_than_a_hundredth() -> None:
 
 def test_arithmetic_counts_products() -> None:
     a, b = torch.randn(64, 32), torch.randn(32, 128)
-    found = limits.arithmetic(lambda: (a @ b, a @ b, torch.relu(a)))
+    found = roofline.arithmetic(lambda: (a @ b, a @ b, torch.relu(a)))
     assert found.flops == 2 * 2 * 64 * 32 * 128
-    alone = limits.duration(lambda: a @ b, a.device)
+    alone = roofline.duration(lambda: a @ b, a.device)
     assert 0.1 * 2 * alone < found.seconds < 10 * 2 * alone
     assert found.rate > 0
 
@@ -218,17 +218,17 @@ def test_arithmetic_of_gradients_and_convolutions() -> None:
     def learn() -> None:
         torch.autograd.grad(torch.nn.functional.conv2d(image, weight).sum(), weight)
 
-    found = limits.arithmetic(learn)
+    found = roofline.arithmetic(learn)
     forward = 2 * 2 * 8 * 14 * 14 * 3 * 9
     assert found.flops == 2 * forward and found.seconds > 0
 
 
 def test_bandwidth_is_that_of_a_machine() -> None:
-    assert 1e8 < limits.bandwidth(1 << 20, torch.device("cpu")) < 1e13
+    assert 1e8 < roofline.bandwidth(1 << 20, torch.device("cpu")) < 1e13
 
 
 def test_no_products_no_seconds() -> None:
-    assert limits.arithmetic(lambda: torch.ones(3) + 1) == (0, 0.0)
+    assert roofline.arithmetic(lambda: torch.ones(3) + 1) == (0, 0.0)
 
 
 # ------------------------------------------------------------ the command

@@ -33,12 +33,12 @@ def test_a_walk_is_so_many_steps():
         made.learner.agent.engine.switch(False)  # both begin with two single steps
         for _ in range(2):
             made.run_collect()
-    walker = many.source
-    seat = walker.seats[0]
+    explorer_process = many.source
+    seat = explorer_process.seats[0]
     noise = seat.stream.noise(seat.agent.draws.explore, 30, 6)
-    given = walker.now, (seat.past,), (seat.agent.knobs(many.at),), (noise,)
-    walk = walker.walks[16].fast
-    walked = walk(walker.env.now(), *given)
+    given = explorer_process.now, (seat.past,), (seat.agent.knobs(many.at),), (noise,)
+    walk = explorer_process.walks[16].fast
+    walked = walk(explorer_process.env.now(), *given)
     rows, episodes, steps = [], [], 0
     seat, env, before = one.source.seats[0], one.source.env, one.source.now
     for t in range(30):

@@ -16,11 +16,11 @@ from torch import Tensor
 from ganglion import ops
 from ganglion.config import RunConfig
 from ganglion.core import Noise, Progress, Stop
+from ganglion.fleet.learner_group import Group, GroupTrainer, seed_of
 from ganglion.nn import nets
 from ganglion.nn.inputs import flatten
 from ganglion.ops.across import across
 from ganglion.runtime.build import build
-from ganglion.runtime.fleet.learners import Group, GroupTrainer, seed_of
 from ganglion.runtime.run import Run
 from tests.contract.worlds import ARM, DQN, IMPALA, MASKED, PPO, SAC, THREE, Bench, Case, one_graph, over
 

@@ -17,8 +17,8 @@ from ganglion.buffers import PrioritisedConfig
 from ganglion.core import Box, EnvSpec, Past, Progress, Row
 from ganglion.errors import UserError
 from ganglion.fast.compile import can_compile
+from ganglion.fleet.learner_group import Group
 from ganglion.ops.across import Learners, across
-from ganglion.runtime.fleet.learners import Group
 from tests.docs.blocks import ROOT
 from tests.learners.pair import CASES, learned
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from ganglion.record import atomic
+from ganglion.record import atomic_write
 
 
-class Quick(atomic.Disk):
+class Quick(atomic_write.Disk):
     """Does not wait for the disk, which only a loss of power would notice."""
 
     def write(self, path: Path, parts: Iterable[bytes | memoryview]) -> None:
@@ -22,9 +22,9 @@ class Quick(atomic.Disk):
 def quick(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """No test waits for the disk but those that are about it."""
     if "real_disk" not in request.fixturenames:
-        monkeypatch.setattr(atomic, "disk", Quick())
+        monkeypatch.setattr(atomic_write, "disk", Quick())
 
 
 @pytest.fixture
-def real_disk() -> atomic.Disk:
-    return atomic.disk
+def real_disk() -> atomic_write.Disk:
+    return atomic_write.disk

@@ -12,15 +12,14 @@ from hypothesis import strategies as st
 
 from ganglion.core import Ring, State
 from ganglion.errors import UserError
-from ganglion.record import atomic, manifest
-from ganglion.record.checkpoint import Checkpoints, load, read_meta
-from ganglion.record.keeping import CHUNKS, MANIFEST, STATE
-from ganglion.record.matches import check_matches
-from ganglion.record.tensors import DTYPES, digest
+from ganglion.record import atomic_write, manifest
+from ganglion.record.checkpoint import Checkpoints, check_matches, load, read_meta
+from ganglion.record.checkpoint_files import CHUNKS, MANIFEST, STATE
+from ganglion.record.tensor_file import DTYPES, digest
 from tests.record.states import chunks, example, ring, same, same_json
 
 
-class Counting(atomic.Disk):
+class Counting(atomic_write.Disk):
     """Remembers what was written."""
 
     def __init__(self) -> None:
@@ -38,7 +37,7 @@ class Counting(atomic.Disk):
 @pytest.fixture
 def disk(monkeypatch) -> Counting:
     counting = Counting()
-    monkeypatch.setattr(atomic, "disk", counting)
+    monkeypatch.setattr(atomic_write, "disk", counting)
     return counting
 
 

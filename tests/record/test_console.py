@@ -14,8 +14,7 @@ from rich.console import Console as Terminal
 from ganglion.config import every
 from ganglion.core import LogData, Progress
 from ganglion.record.writers import RunInfo
-from ganglion.record.writers.console import Console
-from ganglion.record.writers.text import count_text, sparkline, time_text, trend, value_text
+from ganglion.record.writers.console import Console, count_text, sparkline, time_text, trend, value_text
 
 SHOW_CURSOR, HIDE_CURSOR = "\x1b[?25h", "\x1b[?25l"
 

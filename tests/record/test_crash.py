@@ -13,7 +13,7 @@ import pytest
 
 from ganglion.core import State
 from ganglion.errors import UserError
-from ganglion.record import atomic
+from ganglion.record import atomic_write
 from ganglion.record.checkpoint import CHUNKS, Checkpoints, load
 from tests.record.states import chunks, example, same
 
@@ -22,7 +22,7 @@ class Crash(BaseException):
     """The process is gone: nothing that would clean up may run."""
 
 
-class Failing(atomic.Disk):
+class Failing(atomic_write.Disk):
     """Dies at the n-th operation, half-way into it where it is a write; after that every operation dies."""
 
     def __init__(self, at: int, torn: bool) -> None:
@@ -196,7 +196,7 @@ def crash_at(case, at: int, disk: Failing, monkeypatch) -> tuple[Path, bool]:
     folder = root / str(at) / "checkpoints"
     shutil.copytree(root / "before", folder) if (root / "before").exists() else folder.parent.mkdir()
     with monkeypatch.context() as patch:
-        patch.setattr(atomic, "disk", disk)
+        patch.setattr(atomic_write, "disk", disk)
         try:
             save(folder)
         except Crash:
@@ -266,13 +266,13 @@ def test_a_loss_of_power_leaves_the_old_or_the_new_state(case, what, monkeypatch
 
 def test_the_first_save_leaves_every_name_on_the_disk(tmp_path, monkeypatch):
     synced: list[Path] = []
-    monkeypatch.setattr(atomic.disk, "sync", synced.append)
+    monkeypatch.setattr(atomic_write.disk, "sync", synced.append)
     folder = tmp_path / "run" / "checkpoints"
     first(folder)
     assert set(synced) >= {folder.parent, folder, folder / CHUNKS}
 
 
-class Full(atomic.Disk):
+class Full(atomic_write.Disk):
     """Has no room left at the n-th operation."""
 
     def __init__(self, at: int) -> None:
@@ -310,7 +310,7 @@ def test_a_full_disk_leaves_what_was_there_and_no_temporaries(case, monkeypatch)
         was = {path.relative_to(folder) for path in folder.rglob("*")}
         disk = Full(at)
         with monkeypatch.context() as patch:
-            patch.setattr(atomic, "disk", disk)
+            patch.setattr(atomic_write, "disk", disk)
             try:
                 save(folder)
             except UserError as error:

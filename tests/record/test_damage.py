@@ -12,7 +12,7 @@ import pytest
 from ganglion.errors import UserError
 from ganglion.record import manifest
 from ganglion.record.checkpoint import Checkpoints, load
-from ganglion.record.keeping import CHUNKS, MANIFEST, STATE
+from ganglion.record.checkpoint_files import CHUNKS, MANIFEST, STATE
 from tests.record.states import example
 
 FLIPS = 1_000 if os.environ.get("GANGLION_SOAK") == "1" else 60

@@ -17,7 +17,7 @@ import pytest
 from ganglion.cli import main
 from ganglion.record import manifest
 from ganglion.record.checkpoint import Checkpoints
-from ganglion.record.tensors import digest
+from ganglion.record.tensor_file import digest
 from ganglion.runtime.run import Run
 from tests.equal.runs import config, finish
 from tests.record.hostile import limited

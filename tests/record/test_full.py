@@ -14,14 +14,14 @@ import pytest
 
 from ganglion.core import LogData, Progress
 from ganglion.errors import DiskError
-from ganglion.record import atomic, stages
+from ganglion.record import atomic_write, stages
 from ganglion.record.checkpoint import load
 from ganglion.record.writers import jsonl
 from ganglion.runtime.run import Run
 from tests.equal.runs import config
 
 
-class Crowded(atomic.Disk):
+class Crowded(atomic_write.Disk):
     """A disk that has no room while it is told so."""
 
     full = False
@@ -36,7 +36,7 @@ class Crowded(atomic.Disk):
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Crowded]:
     made = Crowded()
-    monkeypatch.setattr(atomic, "disk", made)
+    monkeypatch.setattr(atomic_write, "disk", made)
     monkeypatch.setattr(stages, "AGAIN", 0.02)
     yield made
 

@@ -14,7 +14,7 @@ import pytest
 
 from ganglion.cli import main
 from ganglion.errors import UserError
-from ganglion.record import atomic
+from ganglion.record import atomic_write
 from ganglion.record.lock import held
 from ganglion.record.writers.jsonl import Jsonl
 from ganglion.runtime.run import Run
@@ -175,7 +175,7 @@ def test_links_of_wandbs_own_are_left_to_it(around: Path) -> None:
 
 
 def test_no_link_is_followed_by_who_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(atomic, "disk", atomic.Disk())
+    monkeypatch.setattr(atomic_write, "disk", atomic_write.Disk())
     (tmp_path / "outside").write_text(VICTIM)
     for name in (".lock", "metrics.jsonl", ".new-config.yaml"):
         (tmp_path / name).symlink_to(tmp_path / "outside")
@@ -183,7 +183,7 @@ def test_no_link_is_followed_by_who_writes(tmp_path: Path, monkeypatch: pytest.M
         pass
     with pytest.raises(UserError, match=r"metrics\.jsonl is a link"):
         Jsonl(tmp_path / "metrics.jsonl")
-    atomic.write_file(tmp_path / "config.yaml", [b"algo: dqn"])
+    atomic_write.write_file(tmp_path / "config.yaml", [b"algo: dqn"])
     assert (tmp_path / "config.yaml").read_bytes() == b"algo: dqn" and not (tmp_path / "config.yaml").is_symlink()
     assert (tmp_path / "outside").read_text() == VICTIM
 

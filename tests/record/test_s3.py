@@ -16,9 +16,9 @@ import torch
 from ganglion import cli
 from ganglion.core import Origin, Weights
 from ganglion.errors import UserError
+from ganglion.fleet.files_broker import FileBroker
 from ganglion.record.checkpoint import Checkpoints, load
 from ganglion.record.stores import Remote, located
-from ganglion.runtime.fleet.files import FileBroker
 from ganglion.runtime.run import Run, evaluate
 from tests.equal.runs import config, fingerprint, finish, metrics
 from tests.record.states import example, same

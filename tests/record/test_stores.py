@@ -16,9 +16,9 @@ from fsspec import AbstractFileSystem
 
 from ganglion.core import State
 from ganglion.errors import DiskError, UserError
-from ganglion.record import checkpoint, desk, lock
+from ganglion.record import checkpoint, lock, mirror
 from ganglion.record.checkpoint import Checkpoints, load, read_meta
-from ganglion.record.keeping import CHUNKS, MANIFEST
+from ganglion.record.checkpoint_files import CHUNKS, MANIFEST
 from ganglion.record.lock import held
 from ganglion.record.stores import Remote, StoreError, located, names
 from tests.record.states import example, same
@@ -252,13 +252,13 @@ def test_a_folder_that_cannot_be_listed_is_not_an_empty_one(monkeypatch: pytest.
 # ------------------------------------------------------------ files that grow
 
 
-def test_a_desk_is_sent_without_what_is_gone_or_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mirror_is_sent_without_what_is_gone_or_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     folder = memory()
-    made = desk.Desk(folder)
+    made = mirror.Mirror(folder)
     for name in ("a", "b", "c"):
         (made.path / name).write_text(name)
-    real = desk.changed
-    monkeypatch.setattr(desk, "changed", lambda path: (path.name == "b" and path.unlink(), real(path))[1])
+    real = mirror.changed
+    monkeypatch.setattr(mirror, "changed", lambda path: (path.name == "b" and path.unlink(), real(path))[1])
     made.send()
     made.close()
     assert files(folder) == {"a", "c"} and not made.path.exists()
@@ -266,14 +266,14 @@ def test_a_desk_is_sent_without_what_is_gone_or_its_own(monkeypatch: pytest.Monk
 
 def test_desks_of_the_dead_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    lives = desk.Desk(memory())
-    dead, young = tmp_path / f"{desk.PREFIX}dead", tmp_path / f"{desk.PREFIX}young"
+    lives = mirror.Mirror(memory())
+    dead, young = tmp_path / f"{mirror.PREFIX}dead", tmp_path / f"{mirror.PREFIX}young"
     for left in (dead, young):
         left.mkdir()
         (left / "metrics.jsonl").touch()
     for old in (dead, lives.path):
         os.utime(old, (0, 0))
-    other = desk.Desk(memory())
+    other = mirror.Mirror(memory())
     assert set(tmp_path.iterdir()) == {lives.path, other.path, young}
     for each in (lives, other):
         each.close()

@@ -37,7 +37,7 @@ def test_cases_of_a_sweep_together(tmp_path: Path, capsys: Captured) -> None:
 def test_an_interruption_says_what_was_saved(
     save: str, said: str, tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ganglion.cli.together.follow", lambda seeds, asked: asked(signal.SIGTERM, None))
+    monkeypatch.setattr("ganglion.cli.train_seeds.follow", lambda seeds, asked: asked(signal.SIGTERM, None))
     assert main([*ASK, f"run.dir={tmp_path / 'all'}", f"save={save}", "--seeds", "2"]) == 143
     assert said in capsys.readouterr().out
 

@@ -6,7 +6,7 @@ import atexit
 import io
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from math import isfinite
 from time import monotonic
@@ -22,7 +22,54 @@ from rich.text import Text
 from ganglion.config import WriterConfig, register
 from ganglion.core import LogData, Progress
 from ganglion.record.writers import RunInfo
-from ganglion.record.writers.text import count_text, sparkline, time_text, trend, value_text
+
+BARS = "▁▂▃▄▅▆▇█"
+
+
+def count_text(count: float) -> str:
+    """31200 as 31.2k, 50000 as 50k, 1250000 as 1.25M."""
+    for suffix, scale in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if count >= 0.9995 * scale:
+            return f"{count / scale:.3g}{suffix}"
+    return f"{count:.0f}"
+
+
+def value_text(value: float) -> str:
+    """Three or four digits, whatever the size: 182.4, 0.0231, 1.2e-05."""
+    if not isfinite(value):
+        return str(float(value))
+    if value == 0 or 1e-3 <= abs(value) < 1e5:
+        return f"{value:.1f}" if abs(value) >= 10 else f"{value:.3g}"
+    return f"{value:.2g}"
+
+
+def time_text(seconds: float) -> str:
+    """0:09, 12:31, 3:04:10."""
+    whole = int(seconds + 0.5)
+    minutes, hours = whole // 60 % 60, whole // 3600
+    return f"{hours}:{minutes:02}:{whole % 60:02}" if hours else f"{minutes}:{whole % 60:02}"
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """Values as bars between their least and greatest; what is not finite is left out."""
+    values = [value for value in values if isfinite(value)]
+    if len(values) < 2:
+        return ""
+    low, high = min(values), max(values)
+    scale = (len(BARS) - 1) / (high - low) if high > low else 0.0
+    return "".join(BARS[round((value - low) * scale)] for value in values)
+
+
+def trend(values: Sequence[float]) -> int:
+    """1 where the last third of the values lies above the first by a tenth of their range, -1 below, else 0."""
+    values = [value for value in values if isfinite(value)]
+    if len(values) < 3:
+        return 0
+    third = len(values) // 3
+    change = sum(values[-third:]) / third - sum(values[:third]) / third
+    margin = (max(values) - min(values)) / 10
+    return 0 if abs(change) <= margin else (1 if change > 0 else -1)
+
 
 REFRESHES = 4  # per second; drawing costs a millisecond or two
 SHOWN = 24  # returns in the sparkline
@@ -49,7 +96,7 @@ class Screen(Terminal):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-class Seen:
+class Newest:
     """The newest of everything, as the display needs it. Values are replaced whole: another thread reads them."""
 
     def __init__(self, run: RunInfo, clock: Callable[[], float]) -> None:
@@ -103,7 +150,7 @@ class Console:
 
     def __init__(self, run: RunInfo, terminal: Terminal, clock: Callable[[], float] = monotonic) -> None:
         self.terminal = terminal
-        self.seen = Seen(run, clock)
+        self.seen = Newest(run, clock)
         self.live: Live | None = None
         self.said = -1, clock()
         if terminal.is_terminal and not terminal.is_dumb_terminal:
@@ -148,7 +195,7 @@ class Console:
         return Group(bar(seen), score(seen), detail(seen))
 
 
-def bar(seen: Seen) -> RenderableType:
+def bar(seen: Newest) -> RenderableType:
     left = seen.remaining()
     if seen.ended is not None:
         clock = f"took {time_text(seen.elapsed())}"
@@ -169,7 +216,7 @@ def bar(seen: Seen) -> RenderableType:
     return grid
 
 
-def score(seen: Seen) -> Text:
+def score(seen: Newest) -> Text:
     line = Text("  ", no_wrap=True, overflow="ellipsis")
     if not seen.returns:
         line.append("return -", style="dim")
@@ -185,7 +232,7 @@ def score(seen: Seen) -> Text:
     return line
 
 
-def detail(seen: Seen) -> Text:
+def detail(seen: Newest) -> Text:
     line = Text("  ", no_wrap=True, overflow="ellipsis", style="dim")
     for name, value in seen.learning():
         line.append(f"{name} ").append(value_text(value), style="" if isfinite(value) else "bold red").append("   ")
@@ -203,7 +250,7 @@ def evaluation(log: LogData) -> Text:
     return line.append("   best so far", style="green") if log.metrics.get("eval/best") else line
 
 
-def plain(seen: Seen) -> Text:
+def plain(seen: Newest) -> Text:
     """One record as a line of text."""
     left = seen.remaining()
     parts = [f"{seen.at.env_steps:>11,} steps {seen.at.fraction:4.0%}"]

@@ -19,7 +19,7 @@ from typing import Any
 
 from ganglion.config import WriterConfig, register
 from ganglion.core import LogData
-from ganglion.record.atomic import open_plain, write_file
+from ganglion.record.atomic_write import open_plain, write_file
 from ganglion.record.writers import RunInfo
 
 FILE = "metrics.jsonl"

@@ -1,0 +1,112 @@
+"""The arguments that name a config: a preset or file, `path=value`, --algo, --env and --import."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import sys
+from os.path import isfile  # unlike Path.is_file, never raises
+from typing import TYPE_CHECKING
+
+from ganglion.errors import UserError
+
+if TYPE_CHECKING:
+    from ganglion.config import RunConfig
+    from ganglion.record.stores import Where
+
+
+def load_torch() -> None:
+    """Without looking for garbage, which imports do not leave: a tenth of the time that torch takes."""
+    if "torch" in sys.modules:
+        return
+    looks = gc.isenabled()
+    gc.disable()
+    try:
+        import torch  # noqa: F401
+    finally:
+        gc.freeze()  # what was imported is never looked through
+        if looks:
+            gc.enable()
+
+
+def config_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "words", nargs="*", default=[], metavar="PRESET|FILE path=value", help="what to start from, and settings"
+    )
+    parser.add_argument("--algo", metavar="NAME", help="the algorithm: short for algo=NAME")
+    parser.add_argument("--env", metavar="ID", help="the environment: a gymnasium id, or KIND:ID of another kind")
+    parser.add_argument("--mode", metavar="MODE", help="where explorers are: short for run.mode=MODE")
+    parser.add_argument("--explorers", metavar="N", help="how many, elsewhere: short for fleet.explorers=N")
+    parser.add_argument("--learners", metavar="N", help="that make each update together: short for fleet.learners=N")
+    parser.add_argument("--seeds", type=int, metavar="N", help="N runs, with seeds from run.seed on; trained together")
+    import_argument(parser)
+
+
+def import_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--import", dest="imports", metavar="MODULE", action="append", default=[], help="a module that registers names"
+    )
+
+
+def run_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", metavar="RUN", help="the folder of a run")
+
+
+def asked_cases(args: argparse.Namespace) -> list[RunConfig]:
+    """The configs that the arguments describe: one, or several of a sweep."""
+    from ganglion import registry
+
+    source, overrides = split(args.words)
+    named = [f"algo={args.algo}"] if args.algo else []
+    named += [environment(args.env)] if args.env else []
+    placed = [f"run.mode={args.mode}"] if args.mode else []
+    placed += [f"fleet.explorers={args.explorers}"] if args.explorers else []
+    placed += [f"fleet.learners={args.learners}"] if args.learners else []
+    if source is None and not named and not overrides:
+        raise UserError("nothing to train. Try: ganglion train cartpole/dqn, or ganglion list zoo")
+    if source is None or source in registry.presets() or isfile(source):  # else it is refused, at once
+        load_torch()
+    from ganglion.config import cases
+
+    found = cases(source, [*named, *placed, *overrides], args.imports)
+    return found if args.seeds is None else seeded(found, args.seeds)
+
+
+def seeded(configs: list[RunConfig], count: int) -> list[RunConfig]:
+    """Each config with `count` seeds from its own on, named by them."""
+    if not 2 <= count <= 1_024:
+        raise UserError(f"--seeds should be between 2 and 1024, got {count}.")
+    return [one_seed(config, config.run.seed + k) for config in configs for k in range(count)]
+
+
+def one_seed(config: RunConfig, seed: int) -> RunConfig:
+    name, folder = f"{config.title}-seed={seed}", config.run.dir and f"{config.run.dir.rstrip('/')}/seed={seed}"
+    run = config.run.model_copy(update={"seed": seed, "name": name[:200], "dir": folder})
+    return config.model_copy(update={"run": run})
+
+
+def split(words: list[str]) -> tuple[str | None, list[str]]:
+    """The source, where there is one, and the overrides."""
+    if words and ("=" not in words[0] or isfile(words[0])):
+        return words[0], words[1:]
+    return None, words
+
+
+def environment(name: str) -> str:
+    """`--env` as an override: CartPole-v1 is gymnasium's, torch:cartpole a kind and its id."""
+    from ganglion import registry
+
+    kind, colon, inner = name.partition(":")
+    if not colon and name in registry.names("env"):
+        return f"env={name}"
+    if colon and kind in registry.names("env"):
+        return f"env={{kind: {kind}, id: {json.dumps(inner)}}}"
+    return f"env={{kind: gym, id: {json.dumps(name)}}}"  # JSON's quotes are YAML's
+
+
+def existing(folder: str) -> Where:
+    """The folder of a run, checked: on a disk, or in a store by URL."""
+    from ganglion.record.run_folder import open_folder
+
+    return open_folder(folder, "RUN")

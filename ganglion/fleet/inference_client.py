@@ -1,0 +1,70 @@
+"""An Agent whose predictions are made elsewhere, by a Predictor; and how questions and answers travel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ganglion import ops
+from ganglion.buffers.storage import tree_of
+from ganglion.core import Acted, Algorithm, Knobs, Noise, Obs, Past
+from ganglion.fleet.wire import Bytes, pack, unpack
+from ganglion.runtime.agent import Agent, enter, leave
+from ganglion.runtime.engine import Engine
+
+
+class Answer(NamedTuple):
+    """A prediction by its leaves, and the weights it was made with."""
+
+    version: int
+    knobs: Mapping[str, float]
+    tensors: Mapping[str, Tensor]
+
+
+Ask = Callable[[Obs, Past, Noise], Answer]
+
+
+class RemoteAgent(Agent):
+    """An Agent whose predictions are made elsewhere; it draws actions from them itself."""
+
+    def __init__(self, algo: Algorithm[Any, Any], ask: Ask) -> None:
+        super().__init__(algo, Engine(torch.device("cpu")))
+        self.ask, self.version = ask, -1
+        self.like: Any = None  # a prediction of its own, for its structure alone
+        self.leaves: dict[str, Any] = {}
+
+    @torch.no_grad()
+    def act(self, obs: Obs, past: Past, knobs: Knobs, noise: Noise) -> Acted:
+        first, second = self.parted(noise)
+        if self.like is None:
+            self.like = self.algo.predict(enter(obs), past, first)
+            self.leaves = ops.flatten_names(self.like)
+        answer = self.ask(obs, past, first)
+        self.version = answer.version
+        prediction = ops.unflatten(self.like, {**self.leaves, **answer.tensors})
+        return leave(self.algo.explore(prediction, self.held.at(answer.knobs), second))
+
+
+# ------------------------------------------------------------ over a line
+
+
+def pack_question(obs: Obs, past: Past, noise: Noise) -> Bytes:
+    dice = {"uniform": noise.uniform, "normal": noise.normal}
+    return pack({}, ops.flatten_names({"obs": obs, "start": past.start, "memory": past.memory, **dice}))
+
+
+def unpack_question(body: Any) -> tuple[Obs, Past, Noise]:
+    tree = tree_of(unpack(body)[1])
+    return tree["obs"], Past(tree["memory"], tree["start"]), Noise(tree["uniform"], tree["normal"])
+
+
+def pack_answer(answer: Answer) -> Bytes:
+    return pack({"version": answer.version, "knobs": dict(answer.knobs)}, answer.tensors)
+
+
+def unpack_answer(body: Any) -> Answer:
+    about, tensors = unpack(body)
+    return Answer(about["version"], about["knobs"], tensors)
