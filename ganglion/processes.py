@@ -3,6 +3,7 @@ happens to lie in the working folder is nobody's json. Standard library only."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import sys
@@ -52,7 +53,14 @@ def search(paths: Iterable[str]) -> None:
     sys.path += [path for path in paths if path not in sys.path]
 
 
+END_WITH_PARENT = 1  # prctl
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def with_parent(number: int = signal.SIGTERM) -> None:
+    """This process is sent a signal when its parent dies."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(END_WITH_PARENT, number)
 
 
 @contextmanager

@@ -48,6 +48,14 @@ TABLE: dict[str, dict[str, str]] = {
     "processor": {
         "rows": "ganglion.buffers.processors",
     },
+    "mode": {
+        "local": "ganglion.runtime.build",
+        "sync": "ganglion.fleet.build",
+        "threads": "ganglion.fleet.build",
+        "ray": "ganglion.fleet.build",
+        "files": "ganglion.fleet.build",
+        "learners": "ganglion.fleet.learner_processes",
+    },
     "writer": {
         "console": "ganglion.record.writers.console",
         "jsonl": "ganglion.record.writers.jsonl",

@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from itertools import product
@@ -86,6 +86,21 @@ def import_module(name: str) -> None:
         raise UserError(f"--import {name} failed: {type(error).__name__}: {error}{at}") from error
     finally:
         sys.meta_path.remove(first)
+
+
+def modules(cfg: Config) -> list[str]:
+    """The user's own modules that a config needs, those of its inner parts too."""
+    names = {**IMPORTED, **{type(part).__module__: None for part in _parts(cfg)}}
+    return [name for name in names if name != "__main__" and not name.startswith("ganglion.")]
+
+
+def _parts(value: Any) -> Iterator[Config]:
+    if isinstance(value, Config):
+        yield value
+        value = [getattr(value, name) for name in type(value).model_fields]
+    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+    for one in inner:
+        yield from _parts(one)
 
 
 class First(MetaPathFinder):

@@ -26,23 +26,21 @@ if TYPE_CHECKING:
     from ganglion.envs.wrappers import FrameStack, Show, Wrapper, clip_obs, keep
 
 _MODULES = {
-    "arcade": ("AtariConfig",),
-    "checker": ("check_env",),
-    "configs": ("GymConfig", "TorchConfig", "ToyConfig"),
-    "elements": ("Element", "Processed"),
+    "check.check_env": ("check_env",),
+    "configs": ("AtariConfig", "GymConfig", "TorchConfig", "ToyConfig"),
+    "transforms": ("Element", "Processed"),
     "envpool": ("EnvPoolConfig",),
     "gym": ("GymEnv",),
-    "native": ("NATIVE", "Acrobot", "CartPole", "MountainCar", "Pendulum"),
-    "old": ("OldGym",),
-    "pool": ("Pool",),
-    "pooled": ("PoolEnv",),
+    "classic_control": ("NATIVE", "Acrobot", "CartPole", "MountainCar", "Pendulum"),
+    "old_gym": ("OldGym",),
+    "pool": ("Pool", "PoolEnv"),
     "seeds": ("episode_seed",),
-    "spaces": ("from_gym", "to_gym"),
+    "gym_spaces": ("from_gym", "to_gym"),
     "toys": ("TOYS", "Bandit", "Chain", "Identity", "Masked", "Memory", "Toy", "TruncationProbe"),
     "vector": ("VectorGymEnv",),
-    "world": ("TorchEnv",),
+    "torch_env": ("TorchEnv",),
     "wrappers": ("FrameStack", "Show", "Wrapper", "clip_obs", "keep"),
-    "wrapping": ("WRAPPERS", "wrapped"),
+    "gym_make": ("WRAPPERS", "wrapped"),
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
 

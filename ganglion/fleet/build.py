@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import torch
 
-from ganglion.config import RunConfig
+from ganglion import registry
+from ganglion.config import Every, RunConfig
 from ganglion.errors import UserError
 from ganglion.fleet.files_fleet import FilesFleet
 from ganglion.fleet.fork_server import begin_fork_server
@@ -15,18 +16,33 @@ from ganglion.fleet.items import expect
 from ganglion.fleet.ray_cluster import begin_ray
 from ganglion.fleet.ray_fleet import RayFleet, site
 from ganglion.fleet.receiver import Fleet, Receiver
-from ganglion.fleet.remote_explorer import ItemSize, light
+from ganglion.fleet.remote_evaluator import EvaluatedRemotely
+from ganglion.fleet.remote_explorer import ItemSize
 from ganglion.fleet.wire import Codec, check_codec
-from ganglion.runtime.build import build_agent, build_env, build_evaluator, build_learner
+from ganglion.runtime.agent import Agent
+from ganglion.runtime.build import build_agent, build_env, build_evaluator, build_learner, light
+from ganglion.runtime.engine import Engine
 from ganglion.runtime.learner import Learner
 from ganglion.runtime.randomness import derive
-from ganglion.runtime.trainer import Trainer
+from ganglion.runtime.trainer import Scored, Trainer
 
 UPDATES = 16  # that an item allows
 LEAST, LED_IN, USUAL = 8, 32, 32  # rows
 
 
 Make = Callable[[RunConfig, ItemSize], Fleet]
+
+
+@registry.register("mode", "sync")
+@registry.register("mode", "threads")
+@registry.register("mode", "ray")
+@registry.register("mode", "files")
+class DistributedMode:
+    """Explorers in lockstep, in threads, as actors of Ray, or wherever the same storage is seen."""
+
+    @staticmethod
+    def build(cfg: RunConfig, engine: Engine | None = None) -> Trainer:
+        return build_distributed(cfg)
 
 
 def build_distributed(cfg: RunConfig, make: Make | None = None) -> Trainer:
@@ -45,10 +61,19 @@ def build_distributed(cfg: RunConfig, make: Make | None = None) -> Trainer:
     expected = expect(agent, recipe.processor.build(env.spec, agent.device), env.spec, lot)
     lot = lot._replace(most=expected.form.most)
     max_lag = recipe.max_lag if cfg.fleet.max_lag is None else cfg.fleet.max_lag
-    receiver = Receiver(learner, (make or make_fleet)(cfg, lot), env, max_lag, expected)
+    fleet = (make or make_fleet)(cfg, lot)
+    receiver = Receiver(learner, fleet, env, max_lag, expected)
     env.close()
     seed = derive(cfg.run.seed, "eval") if cfg.eval.seed is None else cfg.eval.seed
-    return Trainer(receiver, learner, build_evaluator(cfg, agent, cfg.eval.episodes, seed), cfg.train.budget)
+    evaluator = build_evaluator(cfg, agent, cfg.eval.episodes, seed)
+    return Trainer(receiver, learner, evaluator, cfg.train.budget, scored(fleet, agent, cfg.eval.every))
+
+
+def scored(fleet: Fleet, agent: Agent, every: Every) -> Scored | None:
+    """With Ray the agent is evaluated by an actor, beside training."""
+    if not isinstance(fleet, RayFleet):
+        return None
+    return lambda now, sound: EvaluatedRemotely(fleet, agent, every, now, sound)
 
 
 def begin_cluster(cfg: RunConfig) -> None:

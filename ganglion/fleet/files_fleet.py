@@ -23,11 +23,12 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from ganglion import registry
 from ganglion.config import RunConfig, dump
+from ganglion.config.files import modules
 from ganglion.core import Packet, State, Weights
 from ganglion.errors import UserError
 from ganglion.fleet.files_broker import FileBroker, seal, unseal
 from ganglion.fleet.receiver import Account, ExplorerLife
-from ganglion.fleet.remote_explorer import ExplorerPlace, ItemSize, modules
+from ganglion.fleet.remote_explorer import ExplorerPlace, ItemSize
 from ganglion.fleet.wire import CODECS
 from ganglion.record.lock import held
 from ganglion.record.stores import SLOW, Beneath, Shared, Where, drop, located, names, pace, put, reached, shared

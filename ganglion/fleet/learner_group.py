@@ -181,7 +181,7 @@ class GroupTrainer(Trainer):
 
     def __init__(self, trainer: Trainer, group: Group | None, counts: bool = True) -> None:
         """`counts`: whether its rows are steps of the run; not where all learners are given the same ones."""
-        super().__init__(trainer.source, trainer.learner, trainer.evaluator, trainer.budget)
+        super().__init__(trainer.source, trainer.learner, trainer.evaluator, trainer.budget, trainer.scored)
         self.met, self.counts, self.at = group, counts, trainer.at
         self.gained = (0, 0)  # steps and episodes of its own that the others do not know of
         self.spoke = 0.0  # when it last said that it waits

@@ -21,7 +21,9 @@ from typing import Any, Protocol
 import torch
 from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
 
+from ganglion import registry
 from ganglion.config import RunConfig, dump
+from ganglion.config.files import modules
 from ganglion.core import Command, Episode, LogData, Packet, Stop
 from ganglion.errors import ClusterLostError, LearnerLostError, UserError
 from ganglion.fleet.build import begin_cluster, build_distributed
@@ -30,10 +32,10 @@ from ganglion.fleet.learner_group import Group, GroupTrainer, seed_of
 from ganglion.fleet.learner_worker import LearnerBrief, LearnerWorker
 from ganglion.fleet.ray_fleet import deaths, end_actors, explained
 from ganglion.fleet.receiver import Receiver
-from ganglion.fleet.remote_explorer import modules
 from ganglion.fleet.temporary_folders import make_folder
 from ganglion.processes import findable, importable, python
 from ganglion.runtime.build import build, pick_device
+from ganglion.runtime.engine import Engine
 from ganglion.runtime.trainer import Trainer
 
 log = logging.getLogger(__name__)
@@ -50,6 +52,15 @@ def placed(cfg: RunConfig, rank: int) -> RunConfig:
     chosen = f"cuda:{rank % torch.cuda.device_count()}" if device.type == "cuda" else "cpu"
     run = cfg.run.model_copy(update={"seed": seed_of(cfg.run.seed, rank), "fast": fast, "device": chosen})
     return cfg.model_copy(update={"run": run, "fleet": cfg.fleet.model_copy(update={"learners": 1})})
+
+
+@registry.register("mode", "learners")
+class LearnersMode:
+    """Several learners that make each update together; explorers are as `run.mode` says."""
+
+    @staticmethod
+    def build(cfg: RunConfig, engine: Engine | None = None) -> Trainer:
+        return build_several(cfg)
 
 
 def build_several(cfg: RunConfig) -> Trainer:
@@ -253,12 +264,6 @@ def interface(address: str) -> str:
 # ------------------------------------------------------------ the first
 
 
-def lead(trainer: Trainer) -> LeadTrainer:
-    """The same, of several learners."""
-    assert isinstance(trainer, LeadTrainer)
-    return trainer
-
-
 class LeadTrainer(GroupTrainer):
     """The first learner's: gathers the others when it begins, and tells when one of them is lost."""
 
@@ -268,6 +273,9 @@ class LeadTrainer(GroupTrainer):
         self.heard: list[Episode] = []  # that ended in items of others
         if isinstance(self.source, Receiver) and isinstance(self.source.fleet, Dealer):
             self.source.fleet.hear = self.hear
+
+    def resumed(self, checkpoint: str) -> None:
+        self.checkpoint = checkpoint
 
     def __call__(self) -> Generator[LogData, Command | None, Stop]:
         try:

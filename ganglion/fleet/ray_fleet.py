@@ -13,13 +13,14 @@ from time import monotonic, sleep
 from typing import Any
 
 from ganglion.config import RunConfig, dump
+from ganglion.config.files import modules
 from ganglion.core import Origin, Packet, State, Weights
 from ganglion.errors import ClusterLostError, UserError
 from ganglion.fleet.fork_server import ForkServer, join_fork_server, leave_fork_server
 from ganglion.fleet.ray_actor import WEIGHTS, Brief, ExplorerActor, ProcessDiedError
 from ganglion.fleet.ray_cluster import ClusterSettings, join_ray, leave_ray, watch_ray
 from ganglion.fleet.receiver import Account, ExplorerLife
-from ganglion.fleet.remote_explorer import ItemSize, modules
+from ganglion.fleet.remote_explorer import ItemSize
 from ganglion.fleet.shared_memory import Reader, SegmentName, SharedBoard
 from ganglion.fleet.temporary_folders import make_folder
 from ganglion.fleet.wire import pack_weights

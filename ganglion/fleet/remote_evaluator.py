@@ -62,7 +62,6 @@ class EvaluatedRemotely(Evaluated):
         self.ray, self.talk, self.brief, self.agent = fleet.ray, fleet.talk, fleet.brief, agent
         self.actor: Any = None
         self.asked_for: Evaluation | None = None
-        self.judged: Evaluation | None = None  # whose score came last
         self.looked = 0.0
 
     def refuse(self) -> tuple[Sequence[Episode], Mapping[str, float]]:

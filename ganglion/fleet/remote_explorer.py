@@ -13,7 +13,6 @@ from ganglion import ops
 from ganglion.buffers import RolloutBuffer
 from ganglion.buffers.storage import row_of, tree_of
 from ganglion.config import RunConfig
-from ganglion.config.files import IMPORTED
 from ganglion.core import Broker, Episode, Obs, Origin, Past, Progress, Row, State, Weights, under
 from ganglion.fleet.inference_client import Ask, RemoteAgent
 from ganglion.fleet.wire import PLAIN, Bytes, Codec, Room, pack, unpack
@@ -134,9 +133,7 @@ class RemoteExplorer:
         self.cfg, self.lot, self.board, self.lockstep = away(cfg), lot, board, lockstep
         self.env = build_env(self.cfg)
         self.agent = build_agent(self.cfg, self.env.spec)
-        self.remote_agent = (
-            None if ask is None else RemoteAgent(self.agent.algo, ask)
-        )  # who else finds weights, and predicts
+        self.remote_agent = None if ask is None else RemoteAgent(self.agent.algo, ask)  # finds weights, and predicts
         self.agent = self.remote_agent or self.agent
         lighten(self.agent)
         self.settled = 0 if lockstep else SETTLED
@@ -203,14 +200,3 @@ class RemoteExplorer:
 def away(cfg: RunConfig) -> RunConfig:
     """The config of an explorer elsewhere: it acts on the CPU."""
     return cfg.model_copy(update={"run": cfg.run.model_copy(update={"device": "cpu"})})
-
-
-def light(env: Any) -> Any:
-    """An environment's config without worker processes, unless they were asked for: explorers are processes."""
-    return env.model_copy(update={"workers": 0}) if getattr(env, "workers", None) == "auto" else env
-
-
-def modules(cfg: RunConfig) -> list[str]:
-    """The user's own modules that a config needs."""
-    names = {**IMPORTED, **{type(part).__module__: None for part in (cfg.algo, cfg.env)}}
-    return [name for name in names if name != "__main__" and not name.startswith("ganglion.")]

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from time import monotonic, sleep
@@ -14,11 +12,10 @@ from types import FrameType
 from typing import IO, Any
 
 from ganglion.fleet.temporary_folders import sweep
-from ganglion.processes import caught, findable, python
+from ganglion.processes import caught, findable, python, with_parent
 
 FINAL = {0, 2, 3, 4, 129, 130, 143}  # exit codes that another try would not change: well, bad input, diverged, stopped
 SHORT, PAUSE = 10.0, 2.0  # seconds: one that died sooner is not tried again at once
-END_WITH_PARENT = 1  # prctl
 
 
 class RunProcess(subprocess.Popen[bytes]):
@@ -34,11 +31,6 @@ class RunProcess(subprocess.Popen[bytes]):
         with suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
         sweep()
-
-
-def with_parent(number: int = signal.SIGTERM) -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(END_WITH_PARENT, number)
 
 
 def block() -> None:

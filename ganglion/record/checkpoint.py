@@ -260,7 +260,11 @@ def _filled(file: Where, body: Mapping[str, Json], rings: bool) -> tuple[State, 
 
 def read_meta(path: Where) -> dict[str, Json]:
     """The meta of a checkpoint and nothing else."""
-    return _decoded(manifest.read(keeper(path).manifest(path))["meta"])
+    file = keeper(path).manifest(path)
+    try:
+        return _decoded(manifest.read(file)["meta"])
+    except ValueError as error:
+        raise manifest.foreign(file, error) from error
 
 
 def _finite(path: Where) -> bool:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from contextlib import suppress
 from math import isfinite
 from time import monotonic
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -146,6 +147,10 @@ class Evaluated(Stage):
         self.best: float | None = None
         self.last = -1  # opt steps at the last evaluation
         self.asked = False
+        self.judged: Any = None  # whose score came last, where that is not the agent of now
+
+    def close(self) -> None:
+        """Ends what evaluates elsewhere."""
 
     def before(self) -> Iterable[LogData]:
         now, passed, asked = self.now(), self.due.passed, self.asked

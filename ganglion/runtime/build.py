@@ -7,7 +7,8 @@ from math import gcd
 
 import torch
 
-from ganglion.config import RunConfig
+from ganglion import registry
+from ganglion.config import EnvConfig, RunConfig
 from ganglion.core import Env, EnvSpec
 from ganglion.errors import EnvError, UserError
 from ganglion.fast import Compiled, Fused, can_compile
@@ -68,6 +69,11 @@ def build_agent(cfg: RunConfig, spec: EnvSpec, engine: Engine | None = None) -> 
     return Agent(algo, engine)
 
 
+def light(env: EnvConfig) -> EnvConfig:
+    """An environment's config without worker processes, unless they were asked for: explorers are processes."""
+    return env.model_copy(update={"workers": 0}) if getattr(env, "workers", None) == "auto" else env
+
+
 def build_env(cfg: RunConfig, slots: int | None = None) -> Env:
     try:
         env: Env = cfg.env.build(slots=slots, device=str(pick_device(cfg.run.device)))
@@ -88,16 +94,19 @@ def build_learner(cfg: RunConfig, agent: Agent, spec: EnvSpec) -> Learner:
 
 
 def build(cfg: RunConfig, engine: Engine | None = None) -> Trainer:
-    """A Trainer that has not begun."""
-    if cfg.fleet.learners > 1:
-        from ganglion.fleet.learner_processes import build_several
+    """A Trainer that has not begun, of the kind that `run.mode` names."""
+    mode = "learners" if cfg.fleet.learners > 1 else cfg.run.mode
+    trainer: Trainer = registry.lookup("mode", mode).build(cfg, engine)
+    return trainer
 
-        return build_several(cfg)
-    if cfg.run.mode != "local":
-        from ganglion.fleet.build import build_distributed
 
-        return build_distributed(cfg)
-    return build_local(cfg, engine)
+@registry.register("mode", "local")
+class LocalMode:
+    """Explorer and learner in this process."""
+
+    @staticmethod
+    def build(cfg: RunConfig, engine: Engine | None = None) -> Trainer:
+        return build_local(cfg, engine)
 
 
 def build_local(cfg: RunConfig, engine: Engine | None = None) -> Trainer:

@@ -12,8 +12,7 @@ import json
 import os
 import signal
 
-from ganglion.fleet.restarts import with_parent
-from ganglion.processes import search
+from ganglion.processes import search, with_parent
 
 
 def main(config: str, paths: list[str], modules: list[str], parent: int) -> None:

@@ -18,14 +18,11 @@ import torch
 
 from ganglion import registry
 from ganglion.config import RunConfig, dump, load
+from ganglion.config.files import modules
 from ganglion.core import Command, Episode, Json, LogData, Past, Progress, State, Stop, join, read_count, under
 from ganglion.errors import ClusterLostError, DiskError, EnvError, FolderLostError, LearnerLostError, UserError
 from ganglion.fast import Compiler
 from ganglion.fast.profile import Profile
-from ganglion.fleet.ray_fleet import RayFleet
-from ganglion.fleet.receiver import Receiver
-from ganglion.fleet.remote_evaluator import EvaluatedRemotely
-from ganglion.fleet.remote_explorer import light, modules
 from ganglion.record.atomic_write import recover, write_file
 from ganglion.record.checkpoint import Checkpoints, beside_training, check_matches, disk_error, not_finite
 from ganglion.record.checkpoint import load as load_checkpoint
@@ -37,7 +34,7 @@ from ganglion.record.stages import Evaluated, Recorded, Saved, Stopped, compose,
 from ganglion.record.stores import StoreError, Where, located
 from ganglion.record.writers import RunInfo
 from ganglion.runtime.agent import Agent
-from ganglion.runtime.build import build, build_agent, build_env, build_evaluator, pick_device
+from ganglion.runtime.build import build, build_agent, build_env, build_evaluator, light, pick_device
 from ganglion.runtime.engine import Engine
 from ganglion.runtime.evaluator import deviation, never
 from ganglion.runtime.failures import Failed
@@ -64,22 +61,19 @@ class Run:
         self.without: tuple[str, ...] = ()  # writers that are not opened
         now = lambda: self.trainer.at  # noqa: E731
         self.writers: list[Any] = []
-        self.beside = self.judge()
-        self.evaluated = self.beside or Evaluated(self.evaluate, cfg.eval.every, now, self.sound)
+        self.evaluated = self.judge(now)
         self.stopped = Stopped(cfg.train.target)
         stops = cfg.train.on_nan == "stop"
         self.failed = Failed(self.trainer, self.mirror.path, str(folder), stops)
         self.recorded = Recorded(self.writers, cfg.log.every, now, self.extra, stops)
         self.saved = Saved(self.save, self.save_best, cfg.save.every, now)
 
-    def judge(self) -> EvaluatedRemotely | None:
-        """Evaluation beside training, where explorers are actors."""
-        source = self.trainer.source
-        fleet = source.fleet if isinstance(source, Receiver) else None
-        if not isinstance(fleet, RayFleet) or not self.cfg.fleet.evaluator:
-            return None
-        agent, every = self.trainer.learner.agent, self.cfg.eval.every
-        return EvaluatedRemotely(fleet, agent, every, lambda: self.trainer.at, self.sound)
+    def judge(self, now: Callable[[], Progress]) -> Evaluated:
+        """The stage that evaluates: here, or where the trainer has it done."""
+        if self.trainer.scored is not None and self.cfg.fleet.evaluator:
+            stage: Evaluated = self.trainer.scored(now, self.sound)
+            return stage
+        return Evaluated(self.evaluate, self.cfg.eval.every, now, self.sound)
 
     # ------------------------------------------------------------ beginning
 
@@ -157,10 +151,7 @@ class Run:
             if before.get(name) != now:
                 was = str(before.get(name))[:80]
                 log.warning("%s was %s, now %s: the run continues, but not bit for bit", name, was, now)
-        if self.cfg.fleet.learners > 1:
-            from ganglion.fleet.learner_processes import lead
-
-            lead(self.trainer).checkpoint = str(checkpoint.absolute() if isinstance(checkpoint, Path) else checkpoint)
+        self.trainer.resumed(str(checkpoint.absolute() if isinstance(checkpoint, Path) else checkpoint))
 
     # ------------------------------------------------------------ running
 
@@ -249,8 +240,7 @@ class Run:
 
     def close(self) -> None:
         """Ends what the environments hold: worker processes, windows. The run cannot go on after it."""
-        if self.beside:
-            self.beside.close()
+        self.evaluated.close()
         self.trainer.close()
         self.mirror.close()
         self.claim.close()
@@ -273,7 +263,7 @@ class Run:
         return str(self.checkpoints.save(state, self.trainer.at.env_steps, {**self.settle(), "finite": finite}))
 
     def save_best(self) -> str:
-        judged = self.beside and self.beside.judged  # by now the agent may be another
+        judged = self.evaluated.judged  # by now the agent may be another
         state, at = (judged.agent, judged.at) if judged else (self.trainer.learner.agent.state(), self.trainer.at)
         agent = join({"trainer": join({"agent": state})})
         return str(self.checkpoints.save_best(agent, at.env_steps, {**self.settle(), "at": list(at)}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
+from typing import Any
 
 from ganglion.config import Every
 from ganglion.core import Command, Episode, LogData, Progress, SetKnob, Source, State, Stop, join, under
@@ -10,12 +11,18 @@ from ganglion.faults import close_all
 from ganglion.runtime.evaluator import Evaluator, never
 from ganglion.runtime.learner import Learner
 
+Scored = Callable[[Callable[[], Progress], Callable[[], bool]], Any]  # of the counters, and whether weights are finite
+
 
 class Trainer:
     """Source and Learner in turn until the budget is spent. Stopping and calling again continues."""
 
-    def __init__(self, source: Source, learner: Learner, evaluator: Evaluator, budget: Every) -> None:
+    def __init__(
+        self, source: Source, learner: Learner, evaluator: Evaluator, budget: Every, scored: Scored | None = None
+    ) -> None:
+        """`scored` makes the stage that evaluates, where that is not done in this process."""
         self.source, self.learner, self.evaluator, self.budget = source, learner, evaluator, budget
+        self.scored = scored
         self.clock = learner.agent.engine.clock
         self.at = Progress()
 
@@ -51,6 +58,9 @@ class Trainer:
         at = Progress(*log.at[:3], self.at.seconds + self.clock() - began)
         self.at = Progress(*at[:4], spent(self.budget, at))
         return LogData(log.kind, self.at, log.metrics, log.episodes)
+
+    def resumed(self, checkpoint: str) -> None:
+        """It goes on from there; a part of it that is elsewhere reads the same."""
 
     def close(self) -> None:
         """Ends what the environments hold: worker processes, windows."""

@@ -14,8 +14,8 @@ from functools import cache
 from tests.budgets.source import PACKAGE, SOURCES, Source
 
 LOOP = ("algos.dqn", "runtime.agent", "runtime.explorer", "runtime.learner", "runtime.trainer")
-MODULES, LINES = 68, 8_860
-ASKED = {"isinstance": 384, "getattr": 64, "setattr": 8, "hasattr": 7, "cast": 0}
+MODULES, LINES = 65, 8_905
+ASKED = {"isinstance": 385, "getattr": 65, "setattr": 8, "hasattr": 7, "cast": 0}
 
 
 def module_of(source: Source) -> str:
