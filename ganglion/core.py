@@ -84,6 +84,7 @@ def under(state: State, part: str) -> State:
 Obs = Any  # a tree of observations; the key "action_mask", where there is one, holds the legal actions
 Action = Any  # a tree of actions, shaped like the action space
 Memory = tuple[Tensor, ...]  # recurrent state, each [1, B, size]; () when there is none
+Carried = tuple[Tensor, ...]  # what slots carry from action to action beside a memory, each [1, B, ...]; not stored
 Knobs = Mapping[str, Tensor]  # 0-d tensors: what changes over a run (epsilon, learning rate, ...)
 ALL_ROWS = torch.empty(0, 0, dtype=torch.int64)  # a plan of one update, on the whole item
 Promise = Literal["state", "replay", "restart"]  # how an environment resumes; the first two are bit-exact
@@ -103,10 +104,12 @@ class Step(NamedTuple):
 
 
 class Past(NamedTuple):
-    """What a recurrent model remembers: its memory before the first row, and where episodes start."""
+    """What is known beside the observation: the memory before the first row, where episodes start; while acting also
+    what the slots carry."""
 
     memory: Memory  # each [1, B, size]
     start: Tensor  # [T, B] bool
+    carried: Carried = ()
 
 
 class Prediction(NamedTuple):
@@ -115,6 +118,7 @@ class Prediction(NamedTuple):
     dist: Any  # see ops.distributions
     value: Tensor
     memory: Memory
+    carried: Carried = ()  # while acting: `past.carried`, unless `predict` says otherwise
 
 
 class Acted(NamedTuple):
@@ -123,6 +127,7 @@ class Acted(NamedTuple):
     action: Action
     extras: Mapping[str, Tensor]
     memory: Memory
+    carried: Carried = ()  # for the next action; where `explore` says nothing, as before
 
 
 class Row(NamedTuple):
@@ -339,6 +344,11 @@ class Algorithm(ABC, Generic[Item, Mini]):
     @abstractmethod
     def predict(self, obs: Obs, past: Past, noise: Noise) -> Prediction:
         """Reads the model: the one place, beside `learn`, where parameters are read."""
+
+    def carry(self, slots: int) -> Carried:
+        """What slots carry when an episode starts (the state of coloured noise, an option, a return still to come).
+        It is handed from action to action in `past.carried` and `prediction.carried`, and saved with the slots."""
+        return ()
 
     def neutral(self, rows: Tensor) -> Noise:
         """What `predict` is given where nothing may be random, as in evaluation: medians, for rows like [T, B, ...]."""

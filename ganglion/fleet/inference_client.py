@@ -12,7 +12,7 @@ from ganglion import ops
 from ganglion.buffers.storage import tree_of
 from ganglion.core import Acted, Algorithm, Knobs, Noise, Obs, Past
 from ganglion.fleet.wire import Bytes, pack, unpack
-from ganglion.runtime.agent import Agent, enter, leave
+from ganglion.runtime.agent import Agent, carrying, enter, leave
 from ganglion.runtime.engine import Engine
 
 
@@ -39,13 +39,14 @@ class RemoteAgent(Agent):
     @torch.no_grad()
     def act(self, obs: Obs, past: Past, knobs: Knobs, noise: Noise) -> Acted:
         first, second = self.parted(noise)
+        past = self.begun(past)
         if self.like is None:
             self.like = self.algo.predict(enter(obs), past, first)
             self.leaves = ops.flatten_names(self.like)
         answer = self.ask(obs, past, first)
         self.version = answer.version
-        prediction = ops.unflatten(self.like, {**self.leaves, **answer.tensors})
-        return leave(self.algo.explore(prediction, self.held.at(answer.knobs), second))
+        prediction = carrying(ops.unflatten(self.like, {**self.leaves, **answer.tensors}), past)
+        return leave(self.algo.explore(prediction, self.held.at(answer.knobs), second), past)
 
 
 # ------------------------------------------------------------ over a line
@@ -53,12 +54,14 @@ class RemoteAgent(Agent):
 
 def pack_question(obs: Obs, past: Past, noise: Noise) -> Bytes:
     dice = {"uniform": noise.uniform, "normal": noise.normal}
-    return pack({}, ops.flatten_names({"obs": obs, "start": past.start, "memory": past.memory, **dice}))
+    named = {"obs": obs, "start": past.start, "memory": past.memory, "carried": past.carried, **dice}
+    return pack({}, ops.flatten_names(named))
 
 
 def unpack_question(body: Any) -> tuple[Obs, Past, Noise]:
     tree = tree_of(unpack(body)[1])
-    return tree["obs"], Past(tree["memory"], tree["start"]), Noise(tree["uniform"], tree["normal"])
+    past = Past(tree["memory"], tree["start"], tuple(tree.get("carried", {}).values()))
+    return tree["obs"], past, Noise(tree["uniform"], tree["normal"])
 
 
 def pack_answer(answer: Answer) -> Bytes:

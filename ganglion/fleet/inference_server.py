@@ -79,8 +79,7 @@ class Predictor:
         self.obey()
         agent, sizes = self.agent, [len(question.past.start[0]) for question in asked]
         obs = agent.here(ops.concat([question.obs for question in asked]))
-        memory, start = ops.concat([tuple(question.past) for question in asked], dim=1)
-        past = Past(*ops.to_device((memory, start), agent.device))
+        past = ops.to_device(ops.concat([question.past for question in asked], dim=1), agent.device)
         dice = ops.concat([(question.noise.uniform, question.noise.normal) for question in asked], dim=1)
         noise = Noise(*ops.to_device(dice, agent.device))
         if not self.by_slot:

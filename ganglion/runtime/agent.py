@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,10 +13,12 @@ from ganglion import nn, ops
 from ganglion.core import (
     Acted,
     Algorithm,
+    Carried,
     Knobs,
     Noise,
     Obs,
     Past,
+    Prediction,
     Progress,
     Row,
     SetKnob,
@@ -39,6 +42,7 @@ class Agent:
     def __init__(self, algo: Algorithm[Any, Any], engine: Engine, player: str = PLAYER) -> None:
         self.algo, self.engine, self.device, self.player = algo, engine, engine.device, player
         self.draws = algo.draws()
+        self.fresh: dict[int, Carried] = {}  # what so many slots carry at first
         self.held, self.modes = KnobTensors(self.device), nn.Modes(algo.model)
         self._explore = engine.wrap(self.explore, f"{player}/explore")
         self._update = engine.wrap(self.update, f"{player}/update")
@@ -67,11 +71,15 @@ class Agent:
     @torch.no_grad()
     def explore(self, obs: Obs, past: Past, knobs: Knobs, noise: Noise) -> Acted:
         first, second = self.parted(noise)
-        return leave(self.algo.explore(self.algo.predict(enter(obs), past, first), knobs, second))
+        past = self.begun(past)
+        prediction = self.algo.predict(enter(obs), past, first)
+        return leave(self.algo.explore(carrying(prediction, past), knobs, second), past)
 
     @torch.no_grad()
     def exploit(self, obs: Obs, past: Past) -> Acted:
-        return leave(self.algo.exploit(self.algo.predict(enter(obs), past, self.algo.neutral(past.start))))
+        past = self.begun(past)
+        prediction = self.algo.predict(enter(obs), past, self.algo.neutral(past.start))
+        return leave(self.algo.exploit(carrying(prediction, past)), past)
 
     def parted(self, noise: Noise) -> tuple[Noise, Noise]:
         """A slot's numbers: those of `predict`, those of `explore`."""
@@ -87,7 +95,16 @@ class Agent:
 
     def start(self, slots: int) -> Past:
         """The past of slots whose episodes are about to start."""
-        return Past(self.algo.model.initial(slots), torch.ones(1, slots, dtype=torch.bool, device=self.device))
+        start = torch.ones(1, slots, dtype=torch.bool, device=self.device)
+        self.fresh[slots] = tuple(x.to(self.device) for x in self.algo.carry(slots))
+        return Past(self.algo.model.initial(slots), start, self.fresh[slots])
+
+    def begun(self, past: Past) -> Past:
+        """The same, where an episode starts with what a slot carries then."""
+        if not past.carried:
+            return past
+        fresh = self.fresh[past.start.shape[1]]
+        return past._replace(carried=tuple(map(partial(begin, past.start), fresh, past.carried)))
 
     # ------------------------------------------------------------ learning
 
@@ -213,7 +230,17 @@ def enter(obs: Obs) -> Obs:
     return ops.map_tree(lambda x: x[None], obs)
 
 
-def leave(acted: Acted) -> Acted:
-    """The moment that was acted in, without the time axis; memory keeps its own."""
+def leave(acted: Acted, past: Past) -> Acted:
+    """The moment that was acted in, without the time axis; memory and what is carried keep theirs."""
     action, extras = ops.map_tree(lambda x: x[0], (acted.action, acted.extras))
-    return Acted(action, extras, acted.memory)
+    return Acted(action, extras, acted.memory, acted.carried or past.carried)
+
+
+def carrying(prediction: Prediction, past: Past) -> Prediction:
+    """With what the slots carry."""
+    return prediction if prediction.carried or not past.carried else prediction._replace(carried=past.carried)
+
+
+def begin(start: Tensor, fresh: Tensor, carried: Tensor) -> Tensor:
+    """`fresh` where an episode starts."""
+    return torch.where(start.reshape(*start.shape, *(1,) * (carried.ndim - 2)), fresh, carried)

@@ -50,7 +50,7 @@ class Evaluator:
             if asked():
                 raise EvaluationStoppedError
             acted = self.agent.predict(step.obs, past)
-            past = Past(acted.memory, ~step.valid.to(self.agent.device)[None])
+            past = Past(acted.memory, ~step.valid.to(self.agent.device)[None], acted.carried)
             step = env.step(acted.action)
             totals += step.reward
             for episode in env.episodes():

@@ -57,18 +57,16 @@ class Seat:
     def push(self, before: Step, after: Step, acted: Acted, past: Past, ahead: Obs, at: Progress) -> None:
         """Hands on a block: what all slots saw and got, [T, B, ...], and what this seat remembered and did."""
         rows = self.processor(self.own(before, 1), past, acted, self.own(after, 1))
-        self.sink.push(rows, (self.own(ahead), self.past), at)
+        self.sink.push(rows, (self.own(ahead), self.past._replace(carried=())), at)
 
     def state(self) -> State:
-        past = State(ops.flatten_names({"memory": self.past.memory, "start": self.past.start}))
+        past = State(ops.flatten_names(self.past._asdict()))
         return join({"noise": self.noise.state(), "past": past, "processor": self.processor.state()})
 
     def restore(self, state: State) -> None:
         self.noise.restore(under(state, "noise"))
         self.processor.restore(under(state, "processor"))
-        past = {"memory": {}, **ops.nest(under(state, "past").tensors)}
-        memory, device = past["memory"], self.agent.device
-        self.past = Past(tuple(memory[str(i)].to(device) for i in range(len(memory))), past["start"].to(device))
+        self.past = ops.unflatten(self.past, ops.to_device(under(state, "past").tensors, self.agent.device))
 
 
 def part(tree: Any, slots: slice | None, dim: int = 0) -> Any:
@@ -139,7 +137,8 @@ class Walk:
             memory.append(tuple(past.memory for past in pasts))
             starts = ~steps[-1].valid[None]
             pasts = tuple(
-                Past(own.memory, part(starts, place, 1)) for own, place in zip(acted, self.places, strict=True)
+                Past(own.memory, part(starts, place, 1), own.carried)
+                for own, place in zip(acted, self.places, strict=True)
             )
             steps.append(after)
         seats = range(len(self.places))
@@ -212,7 +211,7 @@ class Explorer:
                 break
             starts = ~before.valid.to(self.engine.device)[None]
             for seat, own in zip(seats, acted, strict=True):
-                seat.past = Past(own.memory, seat.own(starts, 1))
+                seat.past = Past(own.memory, seat.own(starts, 1), own.carried)
         self.now = steps[-1]
         seen, after = in_blocks(steps)
         if any(gone is not None for gone in lost):  # actions that came to nothing, for their episode was lost
@@ -238,7 +237,7 @@ class Explorer:
         for seat, acted, memory, past in zip(seats, walked.acted, walked.memory, pasts, strict=True):
             starts = ~before.valid
             start = torch.cat([past.start, seat.own(starts[:-1], 1)]) if count > 1 else past.start
-            seat.past = Past(acted.memory, seat.own(starts[-1:], 1))
+            seat.past = Past(acted.memory, seat.own(starts[-1:], 1), acted.carried)
             seat.push(before, after, acted, Past(memory, start), self.now.obs, at)
         valid, ended, total, length = torch.cat([before.valid.sum(dtype=torch.float64)[None], walked.ended]).tolist()
         episodes = (Episode(-1, total / ended, length / ended, {}, int(ended)),) if ended else ()
@@ -285,11 +284,11 @@ def in_blocks(steps: Sequence[Step]) -> tuple[Step, Step]:
 
 def remembered(acts: Sequence[Acted], pasts: Sequence[Past]) -> tuple[Acted, Past]:
     """What was done, and remembered before it, [T, B, ...]."""
-    past = pasts[0] if len(pasts) == 1 else Past(*ops.concat([tuple(past) for past in pasts]))
+    past = pasts[0] if len(pasts) == 1 else Past(*ops.concat([(past.memory, past.start) for past in pasts]))
     return in_time(acts), past
 
 
 def in_time(acts: Sequence[Acted]) -> Acted:
-    """Several moments [B, ...] as one [T, B, ...]; the memory is that after the last."""
+    """Several moments [B, ...] as one [T, B, ...]; memory and what is carried are those after the last."""
     action, extras = ops.stack([(acted.action, acted.extras) for acted in acts])
-    return Acted(action, extras, acts[-1].memory)
+    return Acted(action, extras, acts[-1].memory, acts[-1].carried)

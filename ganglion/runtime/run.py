@@ -399,7 +399,7 @@ def frames(folder: Where | str, episodes: int, seed: int, which: str = "best") -
     while episodes:
         yield env.render()
         acted = agent.predict(step.obs, past)
-        past = Past(acted.memory, ~step.valid.to(agent.device)[None])
+        past = Past(acted.memory, ~step.valid.to(agent.device)[None], acted.carried)
         step = env.step(acted.action)
         episodes -= len(env.episodes())
     yield env.render()

@@ -13,6 +13,7 @@ from ganglion.config import AlgoConfig, register
 from ganglion.core import (
     Acted,
     Algorithm,
+    Carried,
     Discrete,
     Draw,
     Draws,
@@ -146,3 +147,25 @@ class SlowQ(Q):
 
     def acting(self) -> Mapping[str, Stateful]:
         return {"model": self.model, "target": self.target}
+
+
+@register("algo", "drifting-q")
+class DriftingConfig(QConfig):
+    """Preferences that drift from action to action, and begin anew with each episode: Ornstein-Uhlenbeck noise."""
+
+    def build(self, spec: EnvSpec) -> DriftingQ:
+        return DriftingQ(self, spec)
+
+
+class DriftingQ(SlowQ):
+    def draws(self) -> Draws:
+        return Draws(explore=Draw(normal=self.model.outer.out_features))
+
+    def carry(self, slots: int) -> Carried:
+        return (torch.zeros(1, slots, self.model.outer.out_features),)
+
+    def explore(self, prediction: Prediction, knobs: Knobs, noise: Noise) -> Acted:
+        (drift,) = prediction.carried
+        drift = 0.9 * drift + 0.3 * noise.normal
+        action = (prediction.dist.q + drift).argmax(-1)
+        return Acted(action, {"drift": drift}, prediction.memory, (drift,))

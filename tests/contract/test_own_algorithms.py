@@ -10,7 +10,9 @@ import torch
 
 import ganglion
 import tests.contract.own_algorithms  # noqa: F401  registers them
+from ganglion import ops
 from ganglion.config import RunConfig
+from ganglion.core import Row
 from ganglion.runtime.build import build
 from ganglion.runtime.engine import Engine
 from ganglion.runtime.run import Run
@@ -18,7 +20,7 @@ from ganglion.runtime.seeds import Seeds
 from ganglion.runtime.trainer import Trainer
 from tests.contract.worlds import one_graph
 
-KINDS = ["noisy-q", "slow-q"]
+KINDS = ["noisy-q", "slow-q", "drifting-q"]
 REST = ["env={kind: torch, id: cartpole, slots: 4}", "train.budget=400 steps", "eval={every: 200 steps, episodes: 2}",
         "save={every: 150 steps}", "log={every: 200 steps, writers: [jsonl]}", "run.device=cpu"]  # fmt: skip
 each = pytest.mark.parametrize("kind", KINDS)
@@ -91,3 +93,21 @@ def test_evaluation_is_not_shaken() -> None:
     (one, _), (two, _) = made.run_evaluate(), made.run_evaluate()
     assert [episode.total for episode in one] == [episode.total for episode in two]
     assert all(not noise.any() for noise in (made.learner.agent.algo.neutral(torch.zeros(1, 4)).normal,))
+
+
+def test_what_slots_carry_begins_anew_with_each_episode() -> None:
+    """Kept from action to action beside the rows; the first drift of an episode is one draw, away from nothing."""
+    made = build(config("drifting-q", "train.budget=300 steps"))
+    seen: list[Row] = []
+    inner = made.learner.push
+    made.source.seats[0].sink.push = lambda rows, ahead, at: (seen.append(rows), inner(rows, ahead, at))  # type: ignore[attr-defined]
+    trained(made)
+    rows = ops.concat(seen)
+    drift, again = rows.extras["drift"], torch.zeros_like(rows.extras["drift"][0])
+    assert rows.start[1:].any() and not rows.start.all()
+    for t in range(len(drift)):
+        again = torch.where(rows.start[t, :, None], torch.zeros_like(again), again)
+        shock = (drift[t] - 0.9 * again) / 0.3
+        assert (shock.abs() < 6).all()  # a normal number, not a jump
+        again = drift[t]
+    assert drift[5:].std() > 0.4  # it adds up: one draw alone has 0.3
