@@ -7,7 +7,7 @@ T counts rows in time, B slots; a slot is one agent in one copy of the game.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
@@ -332,6 +332,15 @@ Item = TypeVar("Item")
 Mini = TypeVar("Mini")
 
 
+class Phase(NamedTuple):
+    """A kind of learning phase: what is computed once per item, its minibatches, and one update."""
+
+    prepare: Callable[[Any], Any]
+    plan: Callable[[int, Noise], Tensor]
+    learn: Callable[[Any, Knobs, Noise], Update]
+    rollouts: int = 1  # it comes after every so many rollouts, and learns from all of them as one item
+
+
 class Algorithm(ABC, Generic[Item, Mini]):
     """How a model is read and updated. All methods on tensors are pure, of fixed shape, without random calls."""
 
@@ -381,8 +390,13 @@ class Algorithm(ABC, Generic[Item, Mini]):
     def learn(self, mini: Mini, knobs: Knobs, noise: Noise) -> Update:
         """One gradient step: target, loss, update, metrics."""
 
+    def phases(self) -> Mapping[str, Phase]:
+        """The kinds of learning phases, in the order in which an item is learned from; most algorithms have one."""
+        return {"learn": Phase(self.prepare, self.plan, self.learn)}
+
     def learn_late(self, mini: Mini, knobs: Knobs, noise: Noise) -> Mapping[str, Tensor]:
-        """What is learned only every `late_every` updates, after `learn` and from the same minibatch: its metrics."""
+        """What is learned only every `late_every` updates, after an update of the first kind and from the same
+        minibatch: its metrics."""
         return {}
 
     def observe(self, rows: Row) -> None:
@@ -548,6 +562,10 @@ class Buffer(Stateful, Protocol):
 
     def take(self, uniform: Tensor, at: Progress) -> Any:
         """The next item to learn from; `uniform` has `wants` numbers. It may lie in memory that the next call uses."""
+        ...
+
+    def recent(self, rollouts: int) -> Any:
+        """The last so many rollouts as one item, where `fresh` and as many are kept."""
         ...
 
     def feedback(self, index: Tensor, priority: Tensor) -> None:

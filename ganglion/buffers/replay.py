@@ -128,6 +128,10 @@ class Replay:
         self.usage.drew(index, at)
         return rows
 
+    def recent(self, rollouts: int) -> Any:
+        """It keeps rows, not rollouts."""
+        raise TypeError("a phase that learns from several rollouts needs a buffer of rollouts")
+
     def feedback(self, index: Tensor, priority: Tensor) -> None:
         """Uniform replay has no priorities."""
 

@@ -26,30 +26,32 @@ class RolloutConfig(BufferConfig):
         return fold
 
     def build(self, spec: EnvSpec, device: torch.device, fold: Fold) -> RolloutBuffer:
-        return RolloutBuffer(fold.length, fold.gamma, device)
+        return RolloutBuffer(fold.length, fold.gamma, device, fold.keep)
 
 
 class RolloutBuffer:
-    """Rows [horizon, B] and the observation that follows them."""
+    """Rows [horizon, B] and the observation that follows them; the last `keep` rollouts stay at hand."""
 
     fresh = True  # an item is learned from once
     wants = history = 0
 
-    def __init__(self, horizon: int, gamma: float, device: torch.device) -> None:
-        self.horizon, self.gamma, self.device = horizon, gamma, device
-        self.ring = RowRing(horizon, device, block=horizon)
+    def __init__(self, horizon: int, gamma: float, device: torch.device, keep: int = 1) -> None:
+        self.horizon, self.gamma, self.device, self.size = horizon, gamma, device, horizon * keep
+        self.ring = RowRing(self.size, device, block=horizon)
+        self.filled = 0  # rows of the rollout that is being collected
         self.last: tuple[Obs, Past] | None = None
 
     def push(self, rows: Row, ahead: tuple[Obs, Past], at: Progress) -> None:
         if (count := rows.reward.shape[0]) > self.room():
             raise ValueError(f"{count} rows for a rollout that has room for {self.room()}: it is learned from first")
         self.ring.push(rows)
+        self.filled += count
         if self.ready():
             obs, past = ahead
             self.last = ops.map_tree(lambda x: x.to(self.device)[None], obs), past
 
     def room(self) -> int:
-        return self.horizon - self.ring.pushed
+        return self.horizon - self.filled
 
     def restarted(self, rows: Row) -> Row:
         """A rollout holds rows of one stream: it begins where they do."""
@@ -59,19 +61,26 @@ class RolloutBuffer:
         """Nothing is compared here."""
 
     def ready(self) -> bool:
-        return self.ring.pushed == self.horizon
+        return self.filled == self.horizon
 
     def take(self, uniform: Tensor, at: Progress) -> Rollout:
-        assert self.last is not None
-        return rollout_of(self.rows(), self.last, self.gamma)
+        return self.recent(1)
 
-    def rows(self) -> Row:
+    def recent(self, rollouts: int) -> Rollout:
+        assert self.last is not None
+        return rollout_of(self.rows(rollouts), self.last, self.gamma)
+
+    def rows(self, rollouts: int = 1) -> Row:
         assert self.ring.rows is not None
-        return self.ring.rows
+        last = self.ring.pushed
+        if (first := last - rollouts * self.horizon) < 0:
+            raise ValueError(f"{rollouts} rollouts were asked for, of {last // self.horizon} that are kept")
+        return ops.map_tree(lambda x: x[first:last], self.ring.rows) if last - first < self.size else self.ring.rows
 
     def release(self) -> None:
-        """Forgets the rows: the learning phase is over."""
-        self.ring.pushed = 0
+        """The learning phase is over: the next rollout comes after the last, or anew where no more are kept."""
+        self.filled = 0
+        self.ring.pushed %= self.size
 
     def feedback(self, index: Tensor, priority: Tensor) -> None:
         """Rollouts have no priorities."""
@@ -81,9 +90,9 @@ class RolloutBuffer:
 
     def state(self) -> State:
         if self.ring.rows is None:
-            return State({}, {"pushed": 0})
+            return State({}, {"pushed": 0, "filled": 0})
         rows = {f"rows/{k}": v for k, v in ops.flatten_names(self.ring.rows).items()}
-        return State({**rows, **self.last_named()}, {"pushed": self.ring.pushed})
+        return State({**rows, **self.last_named()}, {"pushed": self.ring.pushed, "filled": self.filled})
 
     def last_named(self) -> dict[str, Tensor]:
         if self.last is None:
@@ -93,12 +102,11 @@ class RolloutBuffer:
         return {f"last/{k}": v for k, v in ops.flatten_names(tree).items()}
 
     def restore(self, state: State) -> None:
-        held = next((len(x) for name, x in state.tensors.items() if name.startswith("rows/")), self.horizon)
-        if held != self.horizon:
-            raise UserError(
-                f"algo.horizon: the saved rollout has {held} rows, not {self.horizon}; it cannot be changed."
-            )
-        self.ring.pushed = read_count(state.scalars["pushed"])
+        held = next((len(x) for name, x in state.tensors.items() if name.startswith("rows/")), self.size)
+        if held != self.size:
+            raise UserError(f"algo.horizon: the saved rollout has {held} rows, not {self.size}; it cannot be changed.")
+        self.ring.pushed = read_count(state.scalars["pushed"], self.size)
+        self.filled = read_count(state.scalars["filled"], self.horizon)
         rows, last = ({k: v.to(self.device) for k, v in under(state, p).tensors.items()} for p in ("rows", "last"))
         if rows:
             self.ring.hold(row_of(rows))

@@ -159,6 +159,7 @@ class Fold(NamedTuple):
     length: int = 0  # rows in time; 0: as the buffer's settings say
     recurrent: bool = False
     rollouts: bool = False
+    keep: int = 1  # rollouts that stay at hand
 
     @property
     def reach(self) -> int:
@@ -189,9 +190,9 @@ class BufferConfig(Part, family="buffer"):
         """A buffer of transitions over n steps."""
         return Folded(self, self.fitted(Fold(gamma, n, recurrent=recurrent)))
 
-    def rollouts(self, gamma: float, length: int) -> Folded:
-        """A buffer of rollouts of so many rows."""
-        return Folded(self, self.fitted(Fold(gamma, length=length, rollouts=True)))
+    def rollouts(self, gamma: float, length: int, keep: int = 1) -> Folded:
+        """A buffer of rollouts of so many rows, of which the last `keep` stay at hand."""
+        return Folded(self, self.fitted(Fold(gamma, length=length, rollouts=True, keep=keep)))
 
     def fitted(self, fold: Fold) -> Fold:
         """The same with what these settings decide of it; what they cannot give is refused."""

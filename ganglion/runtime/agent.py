@@ -30,6 +30,7 @@ from ganglion.core import (
     under,
 )  # fmt: skip
 from ganglion.errors import UserError, nearest
+from ganglion.fast.direct import Fn
 from ganglion.runtime.engine import Engine
 
 Rows = Tensor | tuple[()]  # numbers of rows; (): all of them
@@ -45,10 +46,10 @@ class Agent:
         self.fresh: dict[int, Carried] = {}  # what so many slots carry at first
         self.held, self.modes = KnobTensors(self.device), nn.Modes(algo.model)
         self._explore = engine.wrap(self.explore, f"{player}/explore")
-        self._update = engine.wrap(self.update, f"{player}/update")
+        self.kinds = tuple(algo.phases())
+        self._updates = {kind: self.wrap(self.update, "update", kind) for kind in self.kinds}
         self._late = engine.wrap(self.late, f"{player}/late")
-        same = type(algo).prepare is Algorithm.prepare
-        self._prepare = algo.prepare if same else engine.wrap(self.prepared, f"{player}/prepare")
+        self._prepares = {kind: self.wrap_prepare(kind) for kind in self.kinds}
         # on a CPU evaluation waits for its environments: not worth a compilation
         self._exploit = engine.wrap_own(self.exploit) if self.device.type == "cuda" else self.exploit
 
@@ -108,30 +109,40 @@ class Agent:
 
     # ------------------------------------------------------------ learning
 
-    def prepare(self, item: Any) -> Any:
+    def wrap(self, fn: Fn, name: str, kind: str) -> Fn:
+        """A function of one kind of phase, as the engine runs it."""
+        whose = f"{self.player}/{name}" if kind == self.kinds[0] else f"{self.player}/{name}/{kind}"
+        return self.engine.wrap(partial(fn, kind), whose)
+
+    def wrap_prepare(self, kind: str) -> Fn:
+        same = type(self.algo).prepare is Algorithm.prepare and self.algo.phases()[kind].prepare == self.algo.prepare
+        return self.algo.prepare if same else self.wrap(self.prepared, "prepare", kind)
+
+    def prepare(self, item: Any, kind: str) -> Any:
         """What is computed once per item."""
-        return self._prepare(item)
+        return self._prepares[kind](item)
 
     @torch.no_grad()
-    def prepared(self, item: Any) -> Any:
-        return self.algo.prepare(item)
+    def prepared(self, kind: str, item: Any) -> Any:
+        return self.algo.phases()[kind].prepare(item)
 
-    def learn(self, mini: Any, noise: Noise, at: Progress, rows: Rows = ()) -> Update:
+    def learn(self, mini: Any, noise: Noise, at: Progress, rows: Rows = (), kind: str = "") -> Update:
         """One update from some rows of what was prepared, or all, and what follows it at intervals: the parts that
-        learn more rarely, targets that are copied."""
+        learn more rarely, targets that are copied. `kind`: of the phase; the first where none is named."""
+        kind = kind or self.kinds[0]
         self.engine.look(at)
         algo, knobs, count = self.algo, self.knobs(at), at.opt_steps + 1
-        update: Update = self._update(mini, rows, knobs, noise)
-        if algo.late_every and count % algo.late_every == 0:
+        update: Update = self._updates[kind](mini, rows, knobs, noise)
+        if algo.late_every and kind == self.kinds[0] and count % algo.late_every == 0:
             late = self._late(mini, rows, knobs, noise)
             update = update._replace(metrics={**update.metrics, **late})
         if algo.sync_every and count % algo.sync_every == 0:
             algo.sync_target()
         return update
 
-    def update(self, mini: Any, rows: Rows, knobs: Knobs, noise: Noise) -> Update:
+    def update(self, kind: str, mini: Any, rows: Rows, knobs: Knobs, noise: Noise) -> Update:
         with self.modes.learning():
-            return self.algo.learn(some(mini, rows), knobs, noise)
+            return self.algo.phases()[kind].learn(some(mini, rows), knobs, noise)
 
     def late(self, mini: Any, rows: Rows, knobs: Knobs, noise: Noise) -> Mapping[str, Tensor]:
         with self.modes.learning():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,6 +20,7 @@ from ganglion.core import (
     Noise,
     Obs,
     Past,
+    Phase,
     Progress,
     Row,
     State,
@@ -40,6 +43,9 @@ class Learner:
         self.agent, self.buffer, self.limiter, self.watches = agent, buffer, limiter, watches(agent.algo)
         name = "learn" if agent.player == PLAYER else f"learn/{agent.player}"
         self.stream = Stream(seed, name, agent.device)
+        self.items = 0  # taken so far
+        self.due: list[str] = []  # kinds of phases that the item has still to go through
+        self.kind = agent.kinds[0]  # of the phase
         self.mini: Any = None  # the item being learned from, prepared; None between phases
         self.table: Tensor | None = None  # [updates, rows each]
         self.position = 0
@@ -47,8 +53,9 @@ class Learner:
         self.updates = 0  # of a phase that can be learned from as a whole; known after the first one
         self.may_end = False  # before its table is used up
         engine = agent.engine
-        self._phase = engine.wrap(self.phase, f"{agent.player}/phase") if engine.whole else None
-        self._inner = engine.fuse(agent.update)
+        whole = engine.whole and len(agent.kinds) == 1
+        self._phase = engine.wrap(self.phase, f"{agent.player}/phase") if whole else None
+        self._inner = engine.fuse(partial(agent.update, self.kind))
 
     # ------------------------------------------------------------ rows
 
@@ -72,7 +79,7 @@ class Learner:
 
     def owes(self, at: Progress) -> bool:
         """Whether it is the learner's turn."""
-        if self.mini is not None:
+        if self.mini is not None or self.due:
             return True
         return self.limiter.owes(at, ready=True) and self.buffer.ready()  # asked last: it may wait for the device
 
@@ -86,7 +93,7 @@ class Learner:
         noise = self.stream.noise(self.agent.draws.learn, self.deep, len(rows) or self.wide)
         if self.agent.draws.update != Draw():
             noise = noise._replace(update=self.stream.noise(self.agent.draws.update))
-        update = self.agent.learn(self.mini, noise, at, rows)
+        update = self.agent.learn(self.mini, noise, at, rows, self.kind)
         if update.priority.numel():
             index = self.mini.index if self.table is None else self.mini.index[:, rows]
             self.buffer.feedback(index, update.priority)
@@ -97,11 +104,19 @@ class Learner:
         return LogData("learn", now, update.metrics)
 
     def begin(self, at: Progress) -> None:
-        """Takes an item and plans its minibatches."""
+        """Takes an item, or the one before for a phase of another kind, and plans its minibatches."""
+        phases = self.agent.algo.phases()
+        if not self.due:
+            self.items += 1
+            self.due = [kind for kind, phase in phases.items() if self.items % phase.rollouts == 0]
+        self.kind = self.due.pop(0)
         uniform = self.stream.uniform(self.buffer.wants, dtype=torch.float64)
-        self.hold(self.agent.prepare(self.buffer.take(uniform, at)))
-        table = self.agent.algo.plan(self.wide, self.stream.noise(self.agent.draws.plan, self.wide))
+        self.hold(self.agent.prepare(self.item(phases[self.kind], uniform, at), self.kind))
+        table = phases[self.kind].plan(self.wide, self.stream.noise(self.agent.draws.plan, self.wide))
         self.table, self.position = (table if table.numel() else None), 0
+
+    def item(self, phase: Phase, uniform: Tensor, at: Progress) -> Any:
+        return self.buffer.take(uniform, at) if phase.rollouts == 1 else self.buffer.recent(phase.rollouts)
 
     def hold(self, mini: Any) -> None:
         self.mini, (self.deep, self.wide) = mini, ops.first(mini).shape[:2]
@@ -117,13 +132,13 @@ class Learner:
             return True
         if self.position % max(count // algo.passes, 1):  # the table may be of another config
             return False
-        enough = algo.enough(update)
+        enough = algo.enough(update) if self.kind == self.agent.kinds[0] else None
         self.may_end = enough is not None
         return enough is not None and bool(enough)
 
     def finish(self) -> None:
         self.mini, self.table, self.position = None, None, 0
-        if self.buffer.fresh:
+        if self.buffer.fresh and not self.due:
             if self.watches:
                 self.agent.observe(self.buffer.rows())
             self.buffer.release()
@@ -141,7 +156,7 @@ class Learner:
 
     def phase(self, item: Any, noise: Noise, knobs: Knobs) -> dict[str, Tensor]:
         """The updates of one item; the averages of their metrics."""
-        mini, none = self.agent.prepared(item), Noise(noise.uniform[:0], noise.normal[:0])
+        mini, none = self.agent.prepared(self.kind, item), Noise(noise.uniform[:0], noise.normal[:0])
         with torch.no_grad():
             table = self.agent.algo.plan(ops.first(mini).shape[1], noise)
         seen: dict[str, list[Tensor]] = {}
@@ -157,7 +172,8 @@ class Learner:
         phase: dict[str, Tensor] = {}
         if self.mini is not None and self.table is not None:
             phase = {"table": self.table, **{f"mini/{k}": v for k, v in ops.flatten_names(self.mini).items()}}
-        parts["phase"] = State(phase, {"position": self.position})
+        where = {"position": self.position, "items": self.items, "kind": self.kind, "due": list(self.due)}
+        parts["phase"] = State(phase, where)
         return join(parts)
 
     def restore(self, state: State) -> None:
@@ -166,12 +182,23 @@ class Learner:
         phase = under(state, "phase")
         self.mini, self.table = None, None
         self.position = read_count(phase.scalars["position"], len(phase.tensors.get("table", (0,))) - 1)
-        self.updates = 0
+        self.updates, self.items = 0, read_count(phase.scalars["items"])
+        self.kind, *self.due = [
+            known(kind, self.agent.kinds) for kind in (phase.scalars["kind"], *phase.scalars["due"])
+        ]
         if "table" in phase.tensors:
             device = self.agent.device
             self.table = phase.tensors["table"].to(device)
-            shape = self.agent.algo.prepare(self.buffer.take(torch.empty(0), Progress()))  # for its structure alone
+            own = self.agent.algo.phases()[self.kind]
+            shape = own.prepare(self.item(own, torch.empty(0), Progress()))  # for its structure alone
             self.hold(ops.unflatten(shape, ops.to_device(under(phase, "mini").tensors, device)))
+
+
+def known(kind: Any, kinds: Sequence[str]) -> str:
+    """A kind of phase that a state names, checked."""
+    if kind not in kinds:
+        raise ValueError(f"{str(kind)[:40]!r} is no kind of learning phase. Accepted: {', '.join(kinds)}.")
+    return str(kind)
 
 
 def watches(algo: Algorithm[Any, Any]) -> bool:

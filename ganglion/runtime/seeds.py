@@ -129,7 +129,7 @@ class Batch:
         given = self.given.setdefault(name, [some] * self.count)
         for k, args in asked.items():
             given[k] = args
-        idle = [k for k in range(self.count) if k not in asked] if name.rpartition("/")[2] in LEARNS else []
+        idle = [k for k in range(self.count) if k not in asked] if name.split("/")[1] in LEARNS else []
         stacked = side_by_side(given)
         if idle:
             with self.stack.sparing(idle):

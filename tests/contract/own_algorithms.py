@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
 from pydantic import Field
@@ -24,9 +25,11 @@ from ganglion.core import (
     Noise,
     Obs,
     Past,
+    Phase,
     Prediction,
     Progress,
     Recipe,
+    Rollout,
     Sample,
     Stateful,
     Transition,
@@ -169,3 +172,62 @@ class DriftingQ(SlowQ):
         drift = 0.9 * drift + 0.3 * noise.normal
         action = (prediction.dist.q + drift).argmax(-1)
         return Acted(action, {"drift": drift}, prediction.memory, (drift,))
+
+
+@register("algo", "phased")
+class PhasedConfig(QConfig):
+    """Two kinds of learning phases: of the policy after each rollout, of the values after every other, from both."""
+
+    horizon: int = 8
+
+    def recipe(self, spec: EnvSpec) -> Recipe:
+        rollouts = buffers.RolloutConfig().rollouts(self.gamma, self.horizon, keep=2)
+        return Recipe(buffers.RowsConfig(), rollouts, buffers.ReadyConfig())
+
+    def build(self, spec: EnvSpec) -> Phased:
+        return Phased(self, spec)
+
+
+class Phased(Algorithm[Rollout, Rollout]):
+    model: Perceptron
+
+    def __init__(self, cfg: PhasedConfig, spec: EnvSpec) -> None:
+        assert isinstance(spec.action, Discrete)
+        self.cfg, self.spec = cfg, spec
+        self.model = Perceptron(replace(spec, action=Discrete(spec.action.n + 1)), cfg.size)  # the last one: a value
+        self.optim = nn.Adam(self.model, lr=cfg.lr)
+
+    def read(self, obs: Obs) -> tuple[Tensor, Tensor]:
+        out = self.model.shaken(obs, self.model.spread * 0)
+        return out[..., :-1], out[..., -1]
+
+    def predict(self, obs: Obs, past: Past, noise: Noise) -> Prediction:
+        logits, value = self.read(obs)
+        return Prediction(ops.Categorical(logits, ops.mask(obs)), value, ())
+
+    def draws(self) -> Draws:
+        return Draws(explore=ops.Categorical.draws, plan=Draw(uniform=1))
+
+    def phases(self) -> Mapping[str, Phase]:
+        policy = Phase(self.prepare, self.plan, self.learn)
+        return {"learn": policy, "values": Phase(self.values_of, self.plan, self.learn_values, rollouts=2)}
+
+    def plan(self, rows: int, noise: Noise) -> Tensor:
+        return noise.uniform[:, 0].argsort().reshape(2, -1)
+
+    def learn(self, mini: Rollout, knobs: Knobs, noise: Noise) -> Update:
+        prediction = self.predict(mini.obs, mini.past, noise)
+        gain = mini.reward - prediction.value.detach()
+        loss = -(gain * prediction.dist.log_prob(mini.action) * mini.valid).mean()
+        return Update({"policy_loss": loss.detach(), "grad_norm": self.optim.step(loss)}, ops.empty(loss))
+
+    def values_of(self, item: Rollout) -> Rollout:
+        assert len(item.reward) == 2 * self.cfg.horizon, "both rollouts"
+        return item
+
+    def learn_values(self, mini: Rollout, knobs: Knobs, noise: Noise) -> Update:
+        loss = ((self.read(mini.obs)[1] - mini.reward).square() * mini.valid).mean()
+        return Update({"value_loss": loss.detach(), "grad_norm": self.optim.step(loss)}, ops.empty(loss))
+
+    def parts(self) -> Mapping[str, Stateful]:
+        return {"model": self.model, "optim": self.optim}

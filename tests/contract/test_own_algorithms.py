@@ -20,14 +20,15 @@ from ganglion.runtime.seeds import Seeds
 from ganglion.runtime.trainer import Trainer
 from tests.contract.worlds import one_graph
 
-KINDS = ["noisy-q", "slow-q", "drifting-q"]
+KINDS = ["noisy-q", "slow-q", "drifting-q", "phased"]
 REST = ["env={kind: torch, id: cartpole, slots: 4}", "train.budget=400 steps", "eval={every: 200 steps, episodes: 2}",
         "save={every: 150 steps}", "log={every: 200 steps, writers: [jsonl]}", "run.device=cpu"]  # fmt: skip
 each = pytest.mark.parametrize("kind", KINDS)
 
 
 def config(kind: str, *more: str) -> RunConfig:
-    return ganglion.load_config(None, [f"algo={kind}", *REST, "run.fast=eager", *more])
+    whole = ["train.budget=36 opts"] if kind == "phased" else []  # compiled, its rollouts are walked in larger blocks
+    return ganglion.load_config(None, [f"algo={kind}", *REST, *whole, "run.fast=eager", *more])
 
 
 def trained(made: Trainer) -> dict[str, torch.Tensor]:
@@ -111,3 +112,11 @@ def test_what_slots_carry_begins_anew_with_each_episode() -> None:
         assert (shock.abs() < 6).all()  # a normal number, not a jump
         again = drift[t]
     assert drift[5:].std() > 0.4  # it adds up: one draw alone has 0.3
+
+
+def test_phases_of_two_kinds() -> None:
+    """Two updates of the policy after each rollout, two of the values after every other one."""
+    made = build(config("phased", "train.budget=256 steps"))
+    kinds = ["values" if "value_loss" in log.metrics else "policy" for log in made() if log.kind == "learn"]
+    made.close()
+    assert kinds[:12] == ["policy"] * 4 + ["values"] * 2 + ["policy"] * 4 + ["values"] * 2

@@ -149,7 +149,7 @@ def test_losses_and_gradients_are_those_of_plain_autograd(algo: str, mode: str) 
     mini, knobs = own.learner.mini, own.agent.knobs(at)
     noise = own.learner.stream.noise(own.agent.draws.learn, 1, 64)
     exact: Any = deepcopy(own.algo)
-    update = own.agent._update(mini, (), knobs, noise)
+    update = own.agent._updates["learn"](mini, (), knobs, noise)
     actor = (own.agent._late(mini, (), knobs, noise) if algo == "td3" else update.metrics)["actor"]
     critics, q, _ = plainly(exact, algo, mini, noise)
     same(update.metrics["critic"], critics)
