@@ -101,6 +101,7 @@ class Step(NamedTuple):
     terminated: Tensor  # [B] bool
     truncated: Tensor  # [B] bool
     valid: Tensor  # [B] bool: an action taken at `obs` is a decision to learn from
+    acts: Tensor | tuple[()] = ()  # [B] bool, in games of turns: who decides; others wait, their action is ignored
 
 
 class Past(NamedTuple):
@@ -225,14 +226,16 @@ class Episode(NamedTuple):
     total: float  # the undiscounted return
     length: float
     info: Mapping[str, float]  # numeric info keys, averaged over the episode
-    many: int = 1  # several that ended in one stretch are told as one, averaged, of slot -1
+    many: int = 1  # episodes that ended in one block of a pure world are averaged as one, of slot -1
+    player: str = ""  # who played it, where there are several
 
     @classmethod
     def read(cls, saved: Json) -> Episode:
         """One as a state holds it."""
-        slot, total, length, info, *many = saved
+        slot, total, length, info, many, player = saved if len(saved) == 6 else [*saved, *(1, "")[len(saved) - 4 :]]
         means = {name: read_number(value) for name, value in info.items()}
-        return cls(read_count(slot + 1) - 1, read_number(total), read_number(length), means, *map(read_count, many))
+        counts = read_count(slot + 1) - 1, read_number(total), read_number(length)
+        return cls(*counts, means, read_count(many), str(player))
 
 
 class Progress(NamedTuple):

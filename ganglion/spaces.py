@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, prod
 
@@ -74,7 +74,18 @@ class EnvSpec:
 
     obs: Space
     action: Space
-    slots: int = 1
+    slots: int = 1  # copies of the game times its agents: all copies of the first agent, then all of the second, ...
     name: str = ""
-    agents: tuple[str, ...] = ("agent",)
+    agents: tuple[str, ...] = ("agent",)  # of one copy
+    turns: bool = False  # whether agents take turns: `Step.acts` says who decides
     frame: Space | None = None  # where observations are stacks of the last frames (FrameStack): what one frame is
+
+    @property
+    def copies(self) -> int:
+        """Of the game."""
+        return self.slots // len(self.agents)
+
+    def place(self, agents: Sequence[str]) -> slice:
+        """The slots of some agents, which must follow each other."""
+        first = self.agents.index(agents[0])
+        return slice(first * self.copies, (first + len(agents)) * self.copies)

@@ -113,10 +113,11 @@ class Impala(Algorithm[Rollout, Rollout]):
             log_ratio = logp - r.extras["logp"]
             clips = (self.cfg.clip_rho, self.cfg.clip_c, self.cfg.clip_actor)
             trace = ops.vtrace(log_ratio, r.reward, p.value, after, r.discount, r.cut, self.cfg.lam, clips)
-            advantage = ops.normalise(trace.advantage, r.valid) if self.cfg.normalise_advantage else trace.advantage
-        actor = ops.masked_mean(ops.policy_gradient(logp, advantage), r.valid)
+            acts = ops.decisions(r.valid, r.extras)
+            advantage = ops.normalise(trace.advantage, acts) if self.cfg.normalise_advantage else trace.advantage
+        actor = ops.masked_mean(ops.policy_gradient(logp, advantage), acts)
         critic = ops.masked_mean(0.5 * (trace.goal - p.value).square(), r.valid)
-        entropy = ops.masked_mean(p.dist.entropy(), r.valid)
+        entropy = ops.masked_mean(p.dist.entropy(), acts)
         loss = actor + self.cfg.value_weight * critic - knobs["entropy_weight"] * entropy
         norm = self.optim.step(loss, lr=knobs["lr"])
         metrics = {"actor": actor, "value": critic, "entropy": entropy, "grad_norm": norm}

@@ -78,6 +78,7 @@ class Minibatch(NamedTuple):
     advantage: Tensor
     goal: Tensor
     valid: Tensor
+    acts: Tensor  # valid, and this slot's turn
 
 
 class PPO(Algorithm[Rollout, Minibatch]):
@@ -121,7 +122,8 @@ class PPO(Algorithm[Rollout, Minibatch]):
         after = torch.cat([value[1:], last])
         reward = r.reward if self.scale is None else self.scale(r.reward)
         advantage = ops.gae(reward, value, after, r.discount, r.cut, self.cfg.lam)
-        whole = Minibatch(r.obs, r.past, r.action, r.extras["logp"], value, advantage, advantage + value, r.valid)
+        acts = ops.decisions(r.valid, r.extras)
+        whole = Minibatch(r.obs, r.past, r.action, r.extras["logp"], value, advantage, advantage + value, r.valid, acts)
         return whole if self.model.recurrent else ops.fold(whole)
 
     def plan(self, rows: int, noise: Noise) -> Tensor:
@@ -133,15 +135,15 @@ class PPO(Algorithm[Rollout, Minibatch]):
     def learn(self, m: Minibatch, knobs: Knobs, noise: Noise) -> Update:
         p = self.predict(m.obs, m.past, noise)
         log_ratio = p.dist.log_prob(m.action) - m.logp
-        advantage = ops.normalise(m.advantage, m.valid) if self.cfg.normalise_advantage else m.advantage
-        policy = ops.masked_mean(ops.clipped_surrogate(log_ratio, advantage, knobs["clip"]), m.valid)
+        advantage = ops.normalise(m.advantage, m.acts) if self.cfg.normalise_advantage else m.advantage
+        policy = ops.masked_mean(ops.clipped_surrogate(log_ratio, advantage, knobs["clip"]), m.acts)
         critic = ops.masked_mean(ops.value_loss(p.value, m.value, m.goal, self.cfg.clip_value), m.valid)
-        entropy = ops.masked_mean(p.dist.entropy(), m.valid)
+        entropy = ops.masked_mean(p.dist.entropy(), m.acts)
         loss = policy + self.cfg.value_weight * critic - knobs["entropy_weight"] * entropy
         norm = self.optim.step(loss, lr=knobs["lr"])
         moved = log_ratio.detach()
-        kl = ops.masked_mean(ops.kl_k3(moved), m.valid)
-        clipped = ops.masked_mean((moved.exp() - 1).abs() > knobs["clip"], m.valid)
+        kl = ops.masked_mean(ops.kl_k3(moved), m.acts)
+        clipped = ops.masked_mean((moved.exp() - 1).abs() > knobs["clip"], m.acts)
         metrics = {
             "policy": policy,
             "value": critic,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -39,6 +40,7 @@ class EvalSection(Config):
     slots: int | None = Field(default=None, ge=1, le=65_536)  # None: env.slots, or episodes where they are fewer
     max_steps: int = Field(default=MAX_STEPS, ge=1, le=10**9)  # of an episode, which is then scored as it stands
     seed: int | None = Field(default=None, ge=0, lt=2**31)  # None: derived from run.seed
+    env: EnvConfig | None = None  # another environment to evaluate in; None: as `env` says
 
 
 class SaveSection(Config):
@@ -123,11 +125,23 @@ class FleetSection(Config):
         return where and check_place(where, "fleet.path")
 
 
+RESERVED = ("walk", "main", "agents", "learners")  # names that parts of a run have
+
+
+class PlayerSection(Config):
+    """One of several players of a game: the agents it plays, and how it learns."""
+
+    agents: tuple[str, ...] = ()  # by their names in the environment; none named: the one of the player's own name
+    algo: AlgoConfig | None = None  # None: as `algo` says
+    learn: bool = True  # false: it plays, and stays as it is
+
+
 class RunConfig(Config):
     """All settings of a run."""
 
     algo: AlgoConfig
     env: EnvConfig
+    players: Mapping[str, PlayerSection] = Field(default_factory=dict)  # none: one player for all agents
     train: TrainSection = TrainSection()
     eval: EvalSection = EvalSection()
     save: SaveSection = SaveSection()
@@ -154,6 +168,22 @@ class RunConfig(Config):
             raise ValueError(
                 "fleet.learners: several run eagerly or compiled: run.fast should be 'auto', 'eager' or 'compile'"
             )
+        return self
+
+    @field_validator("players")
+    @classmethod
+    def _names(cls, players: Mapping[str, PlayerSection]) -> Mapping[str, PlayerSection]:
+        for name in players:
+            if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name) or name in RESERVED:
+                raise ValueError(f"{name[:80]!r} should be letters, digits, _ and -, and none of {', '.join(RESERVED)}")
+        if players and not any(player.learn for player in players.values()):
+            raise ValueError("should have one player that learns: all have learn: false")
+        return players
+
+    @model_validator(mode="after")
+    def _players_fit(self) -> Self:
+        if self.players and (self.run.mode not in ("local", "sync") or self.fleet.learners > 1):
+            raise ValueError("players: several need run.mode local or sync, and one fleet.learners")
         return self
 
     @model_validator(mode="after")

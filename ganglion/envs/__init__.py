@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ganglion.envs.old_gym import OldGym
     from ganglion.envs.pool import Pool, PoolEnv
     from ganglion.envs.seeds import episode_seed
-    from ganglion.envs.torch_env import TorchEnv
+    from ganglion.envs.torch_env import TorchEnv, TorchGame
     from ganglion.envs.toys import TOYS, Bandit, Chain, Identity, Masked, Memory, Toy, TruncationProbe
     from ganglion.envs.transforms import Element, Processed
     from ganglion.envs.vector import VectorGymEnv
@@ -38,7 +38,7 @@ _MODULES = {
     "gym_spaces": ("from_gym", "to_gym"),
     "toys": ("TOYS", "Bandit", "Chain", "Identity", "Masked", "Memory", "Toy", "TruncationProbe"),
     "vector": ("VectorGymEnv",),
-    "torch_env": ("TorchEnv",),
+    "torch_env": ("TorchEnv", "TorchGame"),
     "wrappers": ("FrameStack", "Show", "Wrapper", "clip_obs", "keep"),
     "gym_make": ("WRAPPERS", "wrapped"),
 }
@@ -70,6 +70,7 @@ __all__ = [
     "Show",
     "TorchConfig",
     "TorchEnv",
+    "TorchGame",
     "Toy",
     "ToyConfig",
     "TruncationProbe",

@@ -89,8 +89,8 @@ def send(step: Step, device: torch.device) -> Step:
     """A step made on the CPU, on its device."""
     if device.type == "cpu":
         return step
-    flat = [x.to(device) for x in step[1:]]
-    return Step(_send_tree(step.obs, device), *flat)
+    obs, *flat = step[:5]
+    return Step(_send_tree(obs, device), *(x.to(device) for x in flat))
 
 
 def _send_tree(tree: Obs, device: torch.device) -> Obs:

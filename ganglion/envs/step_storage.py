@@ -42,7 +42,7 @@ class StepBlocks:
     def turn(self) -> None:
         """A new sheet; the old one is left to whoever still looks at it."""
         self.sheet, self.used = StepBlock(self.count, self.shape, self.dtype), 0
-        self.steps = [Step(*row) for row in zip(*(part.unbind() for part in self.sheet.steps()), strict=True)]
+        self.steps = [Step(*row) for row in zip(*(part.unbind() for part in self.sheet.steps()[:5]), strict=True)]
 
     def next(self) -> tuple[StepBlock, int, Step]:
         """The sheet to be written on, the place there, and the step that this is."""

@@ -74,6 +74,8 @@ class TorchEnv(Env):
     limit: int = 0  # steps until truncation; 0: never
     obs_space: Space
     action_space: Space
+    agents: tuple[str, ...] = ("agent",)  # of one copy of the game: see TorchGame
+    turns: bool = False  # whether they take turns
 
     def first(self, dice: Tensor) -> Tensor:
         """The world at the start of an episode: [B, starts] -> [B, size]."""
@@ -87,12 +89,18 @@ class TorchEnv(Env):
         """What a slot sees."""
         raise NotImplementedError
 
+    def acts(self, world: Tensor) -> Tensor | tuple[()]:
+        """Which slots decide, in a game of turns; (): all."""
+        return ()
+
     # ------------------------------------------------------------ the contract
 
     def __init__(self, slots: int, name: str, device: str | torch.device = "cpu") -> None:
         self.device = torch.device(device)
         self.hash = Hash.on(self.device)
-        self.spec = EnvSpec(self.obs_space, self.action_space, slots, name)
+        self.spec = EnvSpec(self.obs_space, self.action_space, slots, name, self.agents, turns=self.turns)
+        if slots % len(self.agents):
+            raise UserError(f"env.slots: {slots} are no whole copies of a game of {len(self.agents)} agents.")
 
         def zeros(*shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
             return torch.zeros(shape, dtype=dtype, device=self.device)
@@ -111,14 +119,15 @@ class TorchEnv(Env):
         self._calls = 0  # since the last look at finished episodes
 
     def reset(self, seed: int) -> Step:
-        slots = torch.arange(self.spec.slots, device=self.device)
+        slots = torch.arange(self.spec.slots, device=self.device) % self.spec.copies  # agents of a copy share its dice
         self.root.copy_(self.hash.mix(slots ^ _signed(seeds.mix(seed & seeds.MASK))))
         for tensor in (self.ended, self.episode, self.length, self.total, self.count):
             tensor.zero_()
         self._drained, self._waiting, self._calls = torch.zeros_like(self._drained), [], 0
         self.world.copy_(self.first(self.hash.uniforms(self._key(self.root, self.episode), self.starts)))
         no = torch.zeros_like(self.ended)
-        return Step(self.observe(self.world), torch.zeros_like(self.total, dtype=torch.float32), no, no.clone(), ~no)
+        nothing = torch.zeros_like(self.total, dtype=torch.float32)
+        return Step(self.observe(self.world), nothing, no, no.clone(), ~no, self.acts(self.world))
 
     def step(self, action: Action) -> Step:
         # on a CPU looking is cheaper than a start thrown away
@@ -157,7 +166,7 @@ class TorchEnv(Env):
             first = self.first(self.hash.uniforms(self._key(now.root, episode), self.starts))
             world = torch.where(restart.unsqueeze(-1), first, world)
         total = now.total.masked_fill(restart, 0.0) + reward
-        step = Step(self.observe(world), reward.to(torch.float32), terminated, truncated, ~ended)
+        step = Step(self.observe(world), reward.to(torch.float32), terminated, truncated, ~ended, self.acts(world))
         return World(now.root, world, ended, episode, length, total), step
 
     def score(self, world: World) -> tuple[Tensor, Tensor, Tensor]:
@@ -231,3 +240,52 @@ class TorchEnv(Env):
         self.count.zero_()
         self._drained, self._calls = torch.zeros_like(self._drained), 0
         self._waiting = [Episode.read(episode) for episode in state.scalars["finished"]]
+
+
+class TorchGame(TorchEnv):
+    """A game of several agents, who share one world. A subclass gives `agents`, its spaces, and three functions of the
+    world [C, size] of C copies; rewards and observations are of every agent, [agents, C, ...]. In a game of turns
+    (`turns`) `acting` says who decides; those that wait should have one legal action in their mask."""
+
+    def begin(self, dice: Tensor) -> Tensor:
+        """The world at the start of an episode: [C, starts] -> [C, size]."""
+        raise NotImplementedError
+
+    def play(self, world: Tensor, action: Tensor, dice: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """One step, of actions [agents, C, ...]: the world after it, rewards [agents, C], which copies ended [C]."""
+        raise NotImplementedError
+
+    def show(self, world: Tensor) -> Obs:
+        """What each agent sees, [agents, C, ...]."""
+        raise NotImplementedError
+
+    def acting(self, world: Tensor) -> Tensor:
+        """Who decides, [agents, C]; only where `turns`."""
+        raise NotImplementedError
+
+    # The slots of all agents of a copy hold the same world.
+
+    def first(self, dice: Tensor) -> Tensor:
+        return self._all(self.begin(self._one(dice)))
+
+    def advance(self, world: Tensor, action: Tensor, dice: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        chosen = action.reshape(len(self.agents), -1, *action.shape[1:])
+        after, reward, ended = self.play(self._one(world), chosen, self._one(dice))
+        return self._all(after), reward.flatten(), self._all(ended)
+
+    def observe(self, world: Tensor) -> Obs:
+        return _merged(self.show(self._one(world)))
+
+    def acts(self, world: Tensor) -> Tensor | tuple[()]:
+        return self.acting(self._one(world)).flatten() if self.turns else ()
+
+    def _one(self, x: Tensor) -> Tensor:
+        return x[: len(x) // len(self.agents)]
+
+    def _all(self, x: Tensor) -> Tensor:
+        return x.repeat(len(self.agents), *(1,) * (x.ndim - 1))
+
+
+def _merged(obs: Obs) -> Obs:
+    """[agents, C, ...] -> [slots, ...]."""
+    return {key: _merged(part) for key, part in obs.items()} if isinstance(obs, dict) else obs.flatten(0, 1)

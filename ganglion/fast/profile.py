@@ -49,13 +49,14 @@ class Profile:
         self.timers = {name: Timer() for name in ("collect", "learning", "env", "act", "store", "sample")}
         self.before: dict[str, float] = {}  # what the timers said at the last lap
         self.steps = self.updates = 0
-        source, learner = trainer.source, trainer.learner
+        source = trainer.source
         self.watch(getattr(source, "env", None), "env", "reset", "step", "send", "recv")
-        self.watch(learner.agent, "act", "act")
-        self.watch(learner, "store", "push")
-        self.watch(learner.buffer, "sample", "take", "feedback")
         setattr(source, "step", self.turn(source, "step", self.timers["collect"]))  # noqa: B010
-        setattr(learner, "step", self.turn(learner, "step", self.timers["learning"]))  # noqa: B010
+        for learner in trainer.learners:
+            self.watch(learner.agent, "act", "act")
+            self.watch(learner, "store", "push")
+            self.watch(learner.buffer, "sample", "take", "feedback")
+            setattr(learner, "step", self.turn(learner, "step", self.timers["learning"]))  # noqa: B010
 
     def watch(self, owner: Any, name: str, *methods: str) -> None:
         """Times those of these methods that an object has."""

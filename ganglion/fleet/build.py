@@ -8,21 +8,23 @@ import torch
 
 from ganglion import registry
 from ganglion.config import Every, RunConfig
+from ganglion.core import EnvSpec
 from ganglion.errors import UserError
 from ganglion.fleet.files_fleet import FilesFleet
 from ganglion.fleet.fork_server import begin_fork_server
 from ganglion.fleet.in_process import SyncFleet, ThreadFleet
-from ganglion.fleet.items import expect
+from ganglion.fleet.items import Expected, expect
 from ganglion.fleet.ray_cluster import begin_ray
 from ganglion.fleet.ray_fleet import RayFleet, site
-from ganglion.fleet.receiver import Fleet, Receiver
+from ganglion.fleet.receiver import Fleet, Receiver, Receivers
 from ganglion.fleet.remote_evaluator import EvaluatedRemotely
 from ganglion.fleet.remote_explorer import ItemSize
 from ganglion.fleet.wire import Codec, check_codec
 from ganglion.runtime.agent import Agent
-from ganglion.runtime.build import build_agent, build_env, build_evaluator, build_learner, light
+from ganglion.runtime.build import build_agents, build_env, build_evaluator, build_learner, light
 from ganglion.runtime.engine import Engine
 from ganglion.runtime.learner import Learner
+from ganglion.runtime.players import Player
 from ganglion.runtime.randomness import derive
 from ganglion.runtime.trainer import Scored, Trainer
 
@@ -53,20 +55,42 @@ def build_distributed(cfg: RunConfig, make: Make | None = None) -> Trainer:
         begin_cluster(cfg)
     cfg = cfg.model_copy(update={"env": light(cfg.env)})
     env = build_env(cfg)
-    agent = build_agent(cfg, env.spec)
-    learner = build_learner(cfg, agent, env.spec)
-    rows = cfg.fleet.rows if cfg.fleet.rows and not learner.buffer.fresh else fitting(learner, env.spec.slots)
-    lot = ItemSize(1 if cfg.run.mode == "sync" else rows, Codec(cfg.fleet.compress, cfg.fleet.compress_above))
-    recipe = cfg.algo.recipe(env.spec)
-    expected = expect(agent, recipe.processor.build(env.spec, agent.device), env.spec, lot)
-    lot = lot._replace(most=expected.form.most)
-    max_lag = recipe.max_lag if cfg.fleet.max_lag is None else cfg.fleet.max_lag
+    made = build_agents(cfg, env.spec)
+    learners = [build_learner(player.cfg, agent, player.spec(env.spec)) for player, agent in made if player.learns]
+    lot = ItemSize(item_rows(cfg, learners[0]), Codec(cfg.fleet.compress, cfg.fleet.compress_above))
+    expected = [expected_of(player, agent, env.spec, lot) for player, agent in made[: len(learners)]]
+    lot = lot._replace(most=expected[0].form.most)
     fleet = (make or make_fleet)(cfg, lot)
-    receiver = Receiver(learner, fleet, env, max_lag, expected)
+    views = fleet.views([agent.player for _, agent in made]) if isinstance(fleet, SyncFleet) else [fleet]
+    sources = [
+        Receiver(learner, view, env, lag_of(player, env.spec), own, player.place(env.spec))
+        for learner, view, own, (player, _) in zip(learners, views, expected, made, strict=False)
+    ]
     env.close()
     seed = derive(cfg.run.seed, "eval") if cfg.eval.seed is None else cfg.eval.seed
-    evaluator = build_evaluator(cfg, agent, cfg.eval.episodes, seed)
-    return Trainer(receiver, learner, evaluator, cfg.train.budget, scored(fleet, agent, cfg.eval.every))
+    evaluator = build_evaluator(cfg, made, cfg.eval.episodes, seed)
+    frozen = [agent for player, agent in made if not player.learns]
+    whole = Receivers(sources, env.spec, fleet) if len(made) > 1 else sources[0]
+    remote = scored(fleet, made[0][1], cfg.eval.every)
+    return Trainer(whole, learners[0], evaluator, cfg.train.budget, remote, others=learners[1:], frozen=frozen)
+
+
+def item_rows(cfg: RunConfig, learner: Learner) -> int:
+    """Of an item."""
+    if cfg.run.mode == "sync":
+        return 1
+    return cfg.fleet.rows if cfg.fleet.rows and not learner.buffer.fresh else fitting(learner, learner.slots)
+
+
+def expected_of(player: Player, agent: Agent, spec: EnvSpec, lot: ItemSize) -> Expected:
+    own = player.spec(spec)
+    return expect(agent, player.cfg.algo.recipe(own).processor.build(own, agent.device), own, lot)
+
+
+def lag_of(player: Player, spec: EnvSpec) -> int | None:
+    """Updates behind which an item is dropped."""
+    most = player.cfg.fleet.max_lag
+    return player.cfg.algo.recipe(player.spec(spec)).max_lag if most is None else most
 
 
 def scored(fleet: Fleet, agent: Agent, every: Every) -> Scored | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from sys import maxsize
 from threading import Condition, Thread
 from typing import Any
@@ -12,8 +12,9 @@ from ganglion.config import RunConfig
 from ganglion.core import Origin, Packet, State, Weights, join, under
 from ganglion.errors import UserError
 from ganglion.fleet.inference_server import build_predictor
-from ganglion.fleet.receiver import Account, ExplorerLife
+from ganglion.fleet.receiver import Account, ExplorerLife, Fleet
 from ganglion.fleet.remote_explorer import ExplorerPlace, ItemSize, RemoteExplorer
+from ganglion.fleet.wire import Bytes
 from ganglion.runtime.agent import PLAYER
 
 
@@ -72,15 +73,24 @@ class SyncFleet:
 
     def __init__(self, cfg: RunConfig, lot: ItemSize) -> None:
         self.account, self.broker = Account(), LocalBroker(1)
-        self.account.admit(ExplorerLife(PLAYER, 0, 0))
         self.remote_explorer = RemoteExplorer(cfg, lot, self.broker, lockstep=True)
         self.remote_explorer.begin(ExplorerPlace(0, 0))
+        self.account.admit(ExplorerLife(self.remote_explorer.senders[0].origin.player, 0, 0))
+        self.came: dict[str, tuple[Bytes, Origin]] = {}  # what players have not fetched yet
+
+    def views(self, players: Sequence[str]) -> Sequence[Fleet]:
+        """The same for each player."""
+        return [self] if len(players) == 1 else [SyncPlayer(self, player) for player in players]
+
+    def fetch(self, player: str) -> Packet | None:
+        """What comes of one step for a player: of the last one, or of the next where it has that."""
+        if player not in self.came:
+            self.came = {origin.player: (body, origin) for body, origin in self.remote_explorer.items()}
+        self.broker.push(*self.came.pop(player))
+        return self.broker.pull(0)
 
     def pull(self, timeout: float) -> Packet | None:
-        made = self.remote_explorer.item()
-        assert made is not None
-        self.broker.push(*made)
-        return self.broker.pull(0)
+        return self.fetch(PLAYER)
 
     def release(self) -> None:
         """Every item has memory of its own."""
@@ -100,14 +110,50 @@ class SyncFleet:
         self.remote_explorer.close()
 
     def state(self) -> State:
-        sender = State({}, {"sequence": self.remote_explorer.sender.origin.sequence})
+        sender = State({}, {"sequence": self.remote_explorer.senders[0].origin.sequence})
         return join({"explorer": self.remote_explorer.explorer.state(), "sender": sender})
 
     def restore(self, state: State) -> None:
         sequence = int(under(state, "sender").scalars["sequence"])
-        self.remote_explorer.sender.origin = self.remote_explorer.sender.origin._replace(sequence=sequence)
-        self.account.next = {ExplorerLife(PLAYER, 0, 0): sequence}
+        for sender in self.remote_explorer.senders:
+            sender.origin = sender.origin._replace(sequence=sequence)
+        self.account.next = {ExplorerLife(self.remote_explorer.senders[0].origin.player, 0, 0): sequence}
         self.remote_explorer.explorer.restore(under(state, "explorer"))
+
+
+class SyncPlayer:
+    """A SyncFleet as one of several players sees it."""
+
+    lockstep = True
+
+    def __init__(self, fleet: SyncFleet, player: str) -> None:
+        self.fleet, self.player, self.account = fleet, player, Account()
+        self.account.admit(ExplorerLife(player, 0, 0))
+
+    def pull(self, timeout: float) -> Packet | None:
+        return self.fleet.fetch(self.player)
+
+    def release(self) -> None:
+        """Every item has memory of its own."""
+
+    def publish(self, weights: Weights) -> None:
+        self.fleet.broker.publish(weights, self.player)
+
+    def numbers(self) -> Mapping[str, float]:
+        return self.fleet.numbers()
+
+    def resize(self, explorers: int) -> None:
+        self.fleet.resize(explorers)
+
+    def close(self) -> None:
+        """The fleet is closed once, by who holds it."""
+
+    def state(self) -> State:
+        return State()
+
+    def restore(self, state: State) -> None:
+        sequence = self.fleet.remote_explorer.senders[0].origin.sequence
+        self.account.next = {ExplorerLife(self.player, 0, 0): sequence}
 
 
 class ThreadFleet:

@@ -120,7 +120,10 @@ def expect(agent: Agent, processor: Processor, spec: EnvSpec, lot: ItemSize) -> 
     past = agent.start(spec.slots)
     noise = SlotNoise(Stream(0, "", agent.device), agent.draws, spec.slots).next()
     acted = agent.explore(agent.here(obs), past, agent.knobs(Progress()), noise)
-    one: Row = processor(enter(step), past, in_time([acted]), enter(step))
+    whole = in_time([acted])
+    if spec.turns:
+        whole = whole._replace(extras={**whole.extras, "acts": ~off[None]})
+    one: Row = processor(enter(step), past, whole, enter(step))
     rows = ops.map_tree(lambda x: x.new_empty((lot.rows, *x.shape[1:]), device="meta"), one)
     ahead = {"obs": obs, "start": past.start, "memory": acted.memory}
     return Expected(WireForm(ops.flatten_names({"rows": rows, "ahead": ahead}), lot.codec.name), spec)

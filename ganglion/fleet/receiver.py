@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from time import monotonic, perf_counter
 from typing import NamedTuple, Protocol
 
@@ -12,7 +12,23 @@ import torch
 from ganglion import ops
 from ganglion.buffers.frames import WHOLE
 from ganglion.buffers.storage import dead, part, row_of, tree_of
-from ganglion.core import Env, LogData, Obs, Origin, Packet, Past, Progress, Row, Sink, State, Weights, join, under
+from ganglion.core import (
+    Env,
+    EnvSpec,
+    Episode,
+    LogData,
+    Obs,
+    Origin,
+    Packet,
+    Past,
+    Progress,
+    Row,
+    Sink,
+    State,
+    Weights,
+    join,
+    under,
+)
 from ganglion.errors import UserError
 from ganglion.faults import Faults
 from ganglion.fleet.items import Expected
@@ -230,7 +246,13 @@ class Receiver:
     """Fleet -> Learner. Takes an item only when it is asked to: while updates are owed, the queue fills and explorers
     wait; and it waits for no explorer in particular."""
 
-    def __init__(self, learner: Learner, fleet: Fleet, env: Env, max_lag: int | None, expected: Expected) -> None:
+    def __init__(
+        self, learner: Learner, fleet: Fleet, env: Env, max_lag: int | None, expected: Expected,
+        place: slice | None = None,
+    ) -> None:  # fmt: skip
+        """`place`: the slots of its player, where there are several."""
+        self.first = 0 if place is None else place.start
+        self.player = "" if place is None else learner.agent.player
         self.sink, self.fleet, self.max_lag, self.expected = learner, fleet, max_lag, expected
         self.agent, self.spec = learner.agent, env.spec
         self.faults = Faults(env.faults.name, env.faults.most)
@@ -244,6 +266,10 @@ class Receiver:
     def step(self, at: Progress) -> LogData:
         """Publishes what has been learned, and takes the next item; nothing where none came in time."""
         self.publish(at)
+        return self.take(at)
+
+    def take(self, at: Progress) -> LogData:
+        """The next item."""
         began = perf_counter()
         packet = self.fleet.pull(PATIENCE)
         wait = perf_counter() - began
@@ -252,7 +278,7 @@ class Receiver:
         if item is None:
             return LogData("collect", at, {"wait": wait})
         lag = at.opt_steps - item.origin.version
-        valid = int(item.rows.valid.sum())
+        valid = int(ops.decisions(item.rows.valid, item.rows.extras).sum())
         if self.max_lag is not None and lag > self.max_lag:
             self.fleet.account.stale += 1
             self.fleet.account.rows_dropped += valid
@@ -260,8 +286,8 @@ class Receiver:
             self.hand(item, at)
         self.fleet.release()
         self.note(item)
-        first = item.origin.explorer * self.spec.slots
-        episodes = tuple(e._replace(slot=first + e.slot) for e in item.episodes)
+        first = item.origin.explorer * self.spec.slots + self.first
+        episodes = tuple(e._replace(slot=first + e.slot, player=self.player) for e in item.episodes)
         now = at._replace(env_steps=at.env_steps + valid, episodes=at.episodes + len(episodes))
         return LogData("collect", now, {"wait": wait, "lag": float(lag)}, episodes)
 
@@ -326,3 +352,43 @@ class Receiver:
         self.fleet.restore(under(state, "fleet"))
         self.seams.restore(under(state, "seams"))
         self.told = -1
+
+
+class Receivers:
+    """Those of several players, whose items come together: one for each from every step."""
+
+    def __init__(self, each: Sequence[Receiver], spec: EnvSpec, fleet: Fleet) -> None:
+        self.each, self.spec, self.fleet = each, spec, fleet
+
+    @property
+    def faults(self) -> Faults:
+        return self.each[0].faults
+
+    def step(self, at: Progress) -> LogData:
+        metrics: dict[str, float] = {}
+        episodes: tuple[Episode, ...] = ()
+        for receiver in self.each:  # all of the weights before any of the steps
+            receiver.publish(at)
+        for receiver in self.each:
+            log = receiver.take(at)
+            at, episodes = log.at, episodes + log.episodes
+            metrics |= {f"{receiver.player}/{name}": value for name, value in log.metrics.items()}
+        return LogData("collect", at, metrics, episodes)
+
+    def numbers(self) -> Mapping[str, float]:
+        return self.each[0].numbers()
+
+    def summary(self) -> Mapping[str, str]:
+        return self.each[0].summary()
+
+    def close(self) -> None:
+        self.fleet.close()
+
+    def state(self) -> State:
+        parts = {receiver.player: receiver.state() for receiver in self.each}
+        return join({**parts, "explorer": self.fleet.state()})
+
+    def restore(self, state: State) -> None:
+        self.fleet.restore(under(state, "explorer"))
+        for receiver in self.each:
+            receiver.restore(under(state, receiver.player))

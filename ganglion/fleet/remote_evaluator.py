@@ -19,7 +19,7 @@ from ganglion.fleet.remote_explorer import away, numbers
 from ganglion.fleet.wire import pack_weights, unpack_weights
 from ganglion.record.stages import Evaluated, Now
 from ganglion.runtime.agent import Agent
-from ganglion.runtime.build import build_agent, build_env, build_evaluator
+from ganglion.runtime.build import build_agents, build_env, build_evaluator
 from ganglion.runtime.randomness import derive
 
 log = logging.getLogger(__name__)
@@ -32,10 +32,11 @@ class RemoteEvaluator:
     def __init__(self, cfg: RunConfig) -> None:
         cfg = away(cfg)
         env = build_env(cfg)  # with all its slots: some algorithms refuse fewer than they learn from
-        self.agent = build_agent(cfg, env.spec)
+        made = build_agents(cfg, env.spec)
+        self.agent = made[0][1]
         env.close()
         seed = derive(cfg.run.seed, "eval") if cfg.eval.seed is None else cfg.eval.seed
-        self.evaluator = build_evaluator(cfg, self.agent, cfg.eval.episodes, seed)
+        self.evaluator = build_evaluator(cfg, made, cfg.eval.episodes, seed)
 
     def score(self, parcel: Any) -> tuple[list[list[Any]], dict[str, float]]:
         self.agent.obey(unpack_weights(parcel))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter, sleep
 from typing import Any, NamedTuple, Protocol
 
@@ -16,9 +16,10 @@ from ganglion.config import RunConfig
 from ganglion.core import Broker, Episode, Obs, Origin, Past, Progress, Row, State, Weights, under
 from ganglion.fleet.inference_client import Ask, RemoteAgent
 from ganglion.fleet.wire import PLAIN, Bytes, Codec, Room, pack, unpack
-from ganglion.runtime.agent import PLAYER, Agent
-from ganglion.runtime.build import build_agent, build_env
-from ganglion.runtime.explorer import Explorer, Seat
+from ganglion.runtime.agent import Agent
+from ganglion.runtime.build import build_agents, build_env, build_seat, in_places
+from ganglion.runtime.explorer import Explorer
+from ganglion.runtime.players import Player
 from ganglion.runtime.randomness import derive
 
 
@@ -132,10 +133,13 @@ class RemoteExplorer:
     ) -> None:
         self.cfg, self.lot, self.board, self.lockstep = away(cfg), lot, board, lockstep
         self.env = build_env(self.cfg)
-        self.agent = build_agent(self.cfg, self.env.spec)
+        self.made = build_agents(self.cfg, self.env.spec)
+        self.agent = self.made[0][1]
         self.remote_agent = None if ask is None else RemoteAgent(self.agent.algo, ask)  # finds weights, and predicts
-        self.agent = self.remote_agent or self.agent
-        lighten(self.agent)
+        if self.remote_agent is not None:
+            self.agent, self.made = self.remote_agent, [(self.made[0][0], self.remote_agent)]
+        for _, agent in self.made:
+            lighten(agent)
         self.settled = 0 if lockstep else SETTLED
         self.version = -1  # of the weights it acts with
         self.gone: Callable[[], bool] = lambda: False  # whether nobody waits for items any more
@@ -147,12 +151,23 @@ class RemoteExplorer:
             self.settled = self.settled * (1 + place.explorer)
         self.since = -1  # the item at which it first heard that there are compiled functions
         spec, seed = self.env.spec, place.seed(self.cfg.run.seed)
-        processor = self.cfg.algo.recipe(spec).processor.build(spec, self.agent.device)
-        self.sender = Sender(self.lot, Origin(PLAYER, *place, sequence=0, version=-1))
-        self.explorer = Explorer(self.env, [Seat(self.agent, processor, self.sender, seed, spec.slots)], seed)
+        self.senders = [
+            Sender(self.lot, Origin(player.name, *place, sequence=0, version=-1)) for player, _ in self.made
+        ]
+        seats = [build_seat(*both, spec, sender, seed) for both, sender in zip(self.made, self.senders, strict=True)]
+        self.explorer = Explorer(self.env, in_places(seats), seed)
+
+    @property
+    def sender(self) -> Sender:
+        """Of the first player."""
+        return self.senders[0]
 
     def item(self, room: Room | None = None) -> tuple[Bytes, Origin] | None:
         """Walks until there is an item; None where nobody waits for it any more."""
+        return next(iter(self.items(room)), None)
+
+    def items(self, room: Room | None = None) -> list[tuple[Bytes, Origin]]:
+        """The same of all players."""
         began, episodes = perf_counter(), list[Episode]()
         while not (self.sender.full or self.gone()):
             if not self.obey():
@@ -162,14 +177,26 @@ class RemoteExplorer:
             episodes += self.explorer.step(Progress()).episodes
             if first:  # an item's version is the oldest in it
                 version = self.remote_agent.version if self.remote_agent else self.version
-                self.sender.origin = self.sender.origin._replace(version=version)
+                for sender in self.senders:
+                    sender.origin = sender.origin._replace(version=version)
         if not self.sender.full:
-            return None
+            return []
         faults = self.explorer.faults
         failures, faults.fresh = faults.fresh, []
         logged, faults.logged = faults.logged, []
         told = {"failures": failures, "logged": logged, "rows_lost": faults.rows_lost}
-        return self.sender.seal(episodes, {**told, "seconds": perf_counter() - began}, room)
+        about = {**told, "seconds": perf_counter() - began}
+        if len(self.senders) == 1:
+            return [self.sender.seal(episodes, about, room)]
+        return [self.seal(sender, player, episodes, about) for sender, (player, _) in zip(self.senders, self.made)]
+
+    def seal(
+        self, sender: Sender, player: Player, episodes: Sequence[Episode], about: Mapping[str, Any]
+    ) -> tuple[Bytes, Origin]:
+        """One of several players' item, with its own episodes; what went wrong is told once."""
+        place = player.place(self.env.spec)
+        own = [e._replace(slot=e.slot - (place.start if place else 0)) for e in episodes if e.player == player.name]
+        return sender.seal(own, about if sender is self.sender else {"seconds": about["seconds"]})
 
     def walk(self, broker: Broker) -> None:
         """Hands over one item after the other, until nobody waits for them any more."""
@@ -180,7 +207,10 @@ class RemoteExplorer:
         """Takes over newer weights, in lockstep whatever is there; whether it has any."""
         if self.remote_agent:
             return True
-        weights = self.board.latest(PLAYER, -1 if self.lockstep else self.version)
+        for _, agent in self.made[1:]:  # of lockstep, where weights of all are there
+            if (others := self.board.latest(agent.player, -1)) is not None:
+                agent.obey(others)
+        weights = self.board.latest(self.agent.player, -1 if self.lockstep else self.version)
         if weights is not None:
             self.agent.obey(weights)
             self.version = weights.version

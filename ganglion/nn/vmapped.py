@@ -23,6 +23,7 @@ from ganglion.ops import map_tree
 
 Fn = Callable[..., Any]
 Place = tuple[dict[str, Any], str]  # where an object keeps a tensor
+Algos = Sequence[Algorithm[Any, Any]]  # of one run
 
 
 def joined(tensors: Sequence[Tensor]) -> Tensor:
@@ -58,18 +59,19 @@ def alike(own: list[Any], theirs: list[list[Any]]) -> Iterator[tuple[Any, list[A
                     each.append(vars(other)[name])
 
 
-def places(algo: Algorithm[Any, Any]) -> list[Place]:
-    """Where an algorithm's networks and normalisers keep their tensors, in a fixed order."""
-    modules = [part for part in vars(algo).values() if isinstance(part, nn.Module)]
+def places(algos: Sequence[Algorithm[Any, Any]]) -> list[Place]:
+    """Where the networks and normalisers of a run's algorithms keep their tensors, in a fixed order."""
+    modules = [part for algo in algos for part in vars(algo).values() if isinstance(part, nn.Module)]
     inner = [module for part in modules for module in part.modules()]
     kept = [(held, name) for m in inner for held in (m._parameters, m._buffers) for name in held]
     return [(held, name) for held, name in kept if held[name] is not None]
 
 
 class Stack:
-    """K algorithms alike in all but their numbers; a further one, the template, is read with all of theirs at once."""
+    """The algorithms of K runs, one for each player, alike in all but their numbers; those of a further run, the
+    template, are read with all of theirs at once."""
 
-    def __init__(self, algos: Sequence[Algorithm[Any, Any]], template: Algorithm[Any, Any]) -> None:
+    def __init__(self, algos: Sequence[Algos], template: Algos) -> None:
         self.count = len(algos)
         self.places: list[tuple[Place, int]] = []  # of the template, and which of the tensors belongs there
         self.tensors: list[Tensor] = []
@@ -84,19 +86,26 @@ class Stack:
                 self.own.append(tensor)
             self.places.append(((held, name), known[id(tensor)]))
         self.optims: list[JointAdam] = []
-        for name, part in list(vars(template).items()):
+        for own, *each in zip(template, *algos, strict=True):
+            self.join_optimisers(own, each, known)
+        self.vary(algos, template)
+
+    def join_optimisers(
+        self, own: Algorithm[Any, Any], theirs: Sequence[Algorithm[Any, Any]], known: dict[int, int]
+    ) -> None:
+        """Those of one player."""
+        for name, part in list(vars(own).items()):
             if isinstance(part, Optimiser) and not isinstance(part, Adam):
                 raise UserError(f"optimiser: {type(part).__name__} cannot train several runs together. Accepted: Adam.")
             if isinstance(part, Adam):
                 params = [self.tensors[known[id(param)]].requires_grad_() for param in part.params]
-                self.optims.append(JointAdam([vars(algo)[name] for algo in algos], params))
-                setattr(template, name, self.optims[-1])
-        self.vary(algos, template)
+                self.optims.append(JointAdam([vars(algo)[name] for algo in theirs], params))
+                setattr(own, name, self.optims[-1])
 
-    def vary(self, algos: Sequence[Algorithm[Any, Any]], template: Algorithm[Any, Any]) -> None:
+    def vary(self, algos: Sequence[Algos], template: Algos) -> None:
         """Numbers in which the algorithms differ, in their settings or kept by their parts, become tensors [K]."""
         device = self.tensors[0].device
-        for own, theirs in alike([template], [[algo] for algo in algos]):
+        for own, theirs in alike([*template], [[*own] for own in algos]):
             for name in numbers(own):
                 values = [numbers(other).get(name) for other in theirs]
                 if all(value == values[0] for value in values):

@@ -83,3 +83,8 @@ def _box(raw: Tensor, space: Box, squash: bool) -> Normal | TanhNormal:
         return Normal(mean, log_std, len(space.shape))
     low, high = bounds(space, raw)
     return TanhNormal(mean, log_std.clamp(-20, 2), low, high, len(space.shape))
+
+
+def decisions(valid: Tensor, extras: Mapping[str, Tensor]) -> Tensor:
+    """Which rows [T, B] are decisions: not of those that wait for their turn, whose values are learned all the same."""
+    return valid & extras["acts"] if "acts" in extras else valid

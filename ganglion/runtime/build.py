@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from math import gcd
 
 import torch
 
 from ganglion import registry
 from ganglion.config import EnvConfig, RunConfig
-from ganglion.core import Env, EnvSpec
+from ganglion.core import Env, EnvSpec, Sink
 from ganglion.errors import EnvError, UserError
 from ganglion.fast import Compiled, Fused, can_compile
 from ganglion.fast.compile import TOO_OLD, keep_pages
-from ganglion.runtime.agent import Agent
+from ganglion.runtime.agent import PLAYER, Agent
 from ganglion.runtime.engine import Engine
 from ganglion.runtime.evaluator import Evaluator
-from ganglion.runtime.explorer import STRIDE, Explorer, Seat
+from ganglion.runtime.explorer import STRIDE, Explorer, Nowhere, Seat
 from ganglion.runtime.learner import Learner
+from ganglion.runtime.players import Player, players
 from ganglion.runtime.randomness import derive
 from ganglion.runtime.trainer import Trainer
 
@@ -57,16 +59,23 @@ def build_engine(cfg: RunConfig) -> Engine:
     return Engine(device, Compiled, cfg.run.swap, LEAST, able)
 
 
-def build_agent(cfg: RunConfig, spec: EnvSpec, engine: Engine | None = None) -> Agent:
+def build_agent(cfg: RunConfig, spec: EnvSpec, engine: Engine | None = None, player: str = PLAYER) -> Agent:
     """The agent, its parameters drawn from a stream of their own."""
     engine = engine or build_engine(cfg)
     keep_pages()  # updates make their tensors anew each time
     torch.backends.cudnn.deterministic = True  # else convolutions differ from run to run on a GPU
     torch.backends.cuda.matmul.allow_tf32 = getattr(getattr(cfg.algo, "net", None), "precision", "") == "tf32"
     with torch.random.fork_rng(), torch.device(engine.device):
-        torch.manual_seed(derive(cfg.run.seed, "model"))
+        torch.manual_seed(derive(cfg.run.seed, "model" if player == PLAYER else f"model/{player}"))
         algo = cfg.algo.build(spec)
-    return Agent(algo, engine)
+    return Agent(algo, engine, player)
+
+
+def build_agents(cfg: RunConfig, spec: EnvSpec, engine: Engine | None = None) -> list[tuple[Player, Agent]]:
+    """Those of all players, the first of which learns and is scored."""
+    engine = engine or build_engine(cfg)
+    made = [(player, build_agent(player.cfg, player.spec(spec), engine, player.name)) for player in players(cfg, spec)]
+    return sorted(made, key=lambda both: not both[0].learns)
 
 
 def light(env: EnvConfig) -> EnvConfig:
@@ -82,15 +91,23 @@ def build_env(cfg: RunConfig, slots: int | None = None) -> Env:
     return env
 
 
-def build_evaluator(cfg: RunConfig, agent: Agent, episodes: int, seed: int) -> Evaluator:
-    slots = cfg.eval.slots or min(episodes, cfg.env.slots)
-    return Evaluator(agent, lambda: build_env(cfg, slots), episodes, seed, cfg.eval.max_steps)
+def build_evaluator(cfg: RunConfig, made: Sequence[tuple[Player, Agent]], episodes: int, seed: int) -> Evaluator:
+    """Of all players, in `eval.env` where that is another environment."""
+    if cfg.eval.env is not None:
+        cfg = cfg.model_copy(update={"env": cfg.eval.env})
+    agents = sum(len(player.agents) for player, _ in made)
+    slots = cfg.eval.slots or agents * min(-(-episodes // agents), cfg.env.slots // agents)
+
+    def seats(spec: EnvSpec) -> list[tuple[Agent, slice | None]]:
+        return [(agent, player.place(spec)) for player, agent in made]
+
+    return Evaluator(made[0][1], lambda: build_env(cfg, slots), episodes, seed, cfg.eval.max_steps, seats)
 
 
 def build_learner(cfg: RunConfig, agent: Agent, spec: EnvSpec) -> Learner:
     recipe = cfg.algo.recipe(spec)
     buffer, limiter = recipe.buffer.build(spec, agent.device), recipe.limiter.build(spec, agent.device)
-    return Learner(agent, buffer, limiter, cfg.run.seed)
+    return Learner(agent, buffer, limiter, cfg.run.seed, spec.slots)
 
 
 def build(cfg: RunConfig, engine: Engine | None = None) -> Trainer:
@@ -113,13 +130,26 @@ def build_local(cfg: RunConfig, engine: Engine | None = None) -> Trainer:
     """All in this process."""
     torch.set_num_threads(cfg.run.threads)
     env = build_env(cfg)
-    agent = build_agent(cfg, env.spec, engine)
-    learner = build_learner(cfg, agent, env.spec)
-    processor = cfg.algo.recipe(env.spec).processor.build(env.spec, agent.device)
-    seat = Seat(agent, processor, learner, cfg.run.seed, env.spec.slots)
-    explorer = Explorer(env, [seat], cfg.run.seed, stride_of(agent.engine, learner))
+    made = build_agents(cfg, env.spec, engine)
+    learners = [build_learner(player.cfg, agent, player.spec(env.spec)) for player, agent in made if player.learns]
+    sinks: list[Sink] = [*learners, *(Nowhere() for _ in made[len(learners) :])]
+    seats = [build_seat(*both, env.spec, sink, cfg.run.seed) for both, sink in zip(made, sinks, strict=True)]
+    stride = min(stride_of(made[0][1].engine, learner) for learner in learners)
+    explorer = Explorer(env, in_places(seats), cfg.run.seed, stride)
     seed = derive(cfg.run.seed, "eval") if cfg.eval.seed is None else cfg.eval.seed
-    return Trainer(explorer, learner, build_evaluator(cfg, agent, cfg.eval.episodes, seed), cfg.train.budget)
+    evaluator, frozen = build_evaluator(cfg, made, cfg.eval.episodes, seed), [a for p, a in made if not p.learns]
+    return Trainer(explorer, learners[0], evaluator, cfg.train.budget, others=learners[1:], frozen=frozen)
+
+
+def build_seat(player: Player, agent: Agent, spec: EnvSpec, sink: Sink, seed: int) -> Seat:
+    own = player.spec(spec)
+    processor = player.cfg.algo.recipe(own).processor.build(own, agent.device)
+    return Seat(agent, processor, sink, seed, own.slots, player.place(spec))
+
+
+def in_places(seats: Sequence[Seat]) -> list[Seat]:
+    """In the order of their slots."""
+    return sorted(seats, key=lambda seat: 0 if seat.slots is None else seat.slots.start)
 
 
 def stride_of(engine: Engine, learner: Learner) -> int:

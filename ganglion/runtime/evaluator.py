@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from itertools import count
+from collections.abc import Callable, Mapping, Sequence
+from itertools import count, zip_longest
 from math import sqrt
 from statistics import fmean, median
 
 import torch
 
 from ganglion.config.run import MAX_STEPS
-from ganglion.core import Env, Episode, Past
+from ganglion.core import Env, EnvSpec, Episode
 from ganglion.errors import EvaluationStoppedError
 from ganglion.runtime.agent import Agent
+from ganglion.runtime.players import Table
 
 log = logging.getLogger(__name__)
+Seats = Callable[[EnvSpec], Sequence[tuple[Agent, slice | None]]]
 
 
 def never() -> bool:
@@ -28,10 +30,12 @@ class Evaluator:
     whose episode has not ended after `max_steps` is scored as it stands, and plays no more."""
 
     def __init__(
-        self, agent: Agent, make_env: Callable[[], Env], episodes: int, seed: int, max_steps: int = MAX_STEPS
-    ) -> None:
-        self.agent, self.make_env, self.wanted, self.seed = agent, make_env, episodes, seed
-        self.max_steps = max_steps
+        self, agent: Agent, make_env: Callable[[], Env], episodes: int, seed: int, max_steps: int = MAX_STEPS,
+        seats: Seats | None = None,
+    ) -> None:  # fmt: skip
+        """`seats`: who sits where; without it the agent plays all slots. The first one's episodes are the score."""
+        self.make_env, self.wanted, self.seed = make_env, episodes, seed
+        self.max_steps, self.seats = max_steps, seats or (lambda spec: [(agent, None)])
         self.env: Env | None = None
         self.told = False  # that episodes were cut
 
@@ -40,8 +44,10 @@ class Evaluator:
         if self.env is None:
             self.env = self.make_env()
         env, slots = self.env, self.env.spec.slots
-        quota = -(-self.wanted // slots)
-        step, past = env.reset(self.seed), self.agent.start(slots)
+        seats = self.seats(env.spec)
+        first = range(slots)[seats[0][1] or slice(None)]
+        quota = -(-self.wanted // len(first))
+        step, table = env.reset(self.seed), Table(seats, slots)
         env.episodes()  # forget what an earlier evaluation left unfinished
         finished: list[list[Episode]] = [[] for _ in range(slots)]
         playing, began, late = set(range(slots)), [0] * slots, self.max_steps
@@ -49,9 +55,7 @@ class Evaluator:
         for now in count(1):
             if asked():
                 raise EvaluationStoppedError
-            acted = self.agent.predict(step.obs, past)
-            past = Past(acted.memory, ~step.valid.to(self.agent.device)[None], acted.carried)
-            step = env.step(acted.action)
+            step = env.step(table.act(step))
             totals += step.reward
             for episode in env.episodes():
                 slot = episode.slot
@@ -67,8 +71,7 @@ class Evaluator:
                 late = min((began[slot] for slot in playing), default=0) + self.max_steps
             if not playing:
                 break
-        episodes = [own[k] for k in range(quota) for own in finished if k < len(own)][: self.wanted]
-        return episodes, score(episodes)
+        return named([in_turn(finished[place or slice(None)])[: self.wanted] for _, place in seats], seats)
 
     def tell(self) -> None:
         """Says once that an episode did not end: nothing else would."""
@@ -80,6 +83,23 @@ class Evaluator:
     def close(self) -> None:
         if self.env is not None:
             self.env.close()
+
+
+def in_turn(finished: Sequence[list[Episode]]) -> list[Episode]:
+    """The first episode of each slot, then the second of each, ..."""
+    return [episode for some in zip_longest(*finished) for episode in some if episode is not None]
+
+
+def named(
+    played: Sequence[list[Episode]], seats: Sequence[tuple[Agent, slice | None]]
+) -> tuple[list[Episode], Mapping[str, float]]:
+    """The episodes and scores of all players: the first one's is the score, each has its own beside."""
+    if len(seats) == 1:
+        return played[0], score(played[0])
+    names = [agent.player for agent, _ in seats]
+    told = [e._replace(player=name) for name, own in zip(names, played, strict=True) for e in own]
+    means = {f"eval/{name}/return_mean": fmean(e.total for e in own) for name, own in zip(names, played, strict=True)}
+    return told, {**score(played[0]), **means}
 
 
 def deviation(values: list[float], lost: int = 0) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from sys import maxsize
 from typing import Any, NamedTuple
 
 import torch
@@ -23,6 +24,7 @@ from ganglion.core import (
     Processor,
     Progress,
     Pure,
+    Row,
     Sink,
     State,
     Step,
@@ -56,6 +58,8 @@ class Seat:
 
     def push(self, before: Step, after: Step, acted: Acted, past: Past, ahead: Obs, at: Progress) -> None:
         """Hands on a block: what all slots saw and got, [T, B, ...], and what this seat remembered and did."""
+        if isinstance(before.acts, Tensor):
+            acted = acted._replace(extras={**acted.extras, "acts": self.own(before.acts, 1)})
         rows = self.processor(self.own(before, 1), past, acted, self.own(after, 1))
         self.sink.push(rows, (self.own(ahead), self.past._replace(carried=())), at)
 
@@ -67,6 +71,16 @@ class Seat:
         self.noise.restore(under(state, "noise"))
         self.processor.restore(under(state, "processor"))
         self.past = ops.unflatten(self.past, ops.to_device(under(state, "past").tensors, self.agent.device))
+
+
+class Nowhere:
+    """The sink of a player that does not learn."""
+
+    def push(self, rows: Row, ahead: tuple[Obs, Past], at: Progress) -> None:
+        """Forgets them."""
+
+    def room(self, at: Progress, slots: int) -> int:
+        return maxsize
 
 
 def part(tree: Any, slots: slice | None, dim: int = 0) -> Any:
@@ -94,7 +108,7 @@ class Walked(NamedTuple):
     acted: tuple[Acted, ...]  # of each seat, [T, B, ...]; its memory is the last
     memory: tuple[Any, ...]  # of each seat, before each row, [T, B, size]
     world: Any
-    ended: Tensor  # [3]: how many episodes, and the sums of their totals and lengths
+    ended: Tensor  # [seats, 3]: how many episodes, and the sums of their totals and lengths
 
 
 class Turn:
@@ -144,7 +158,8 @@ class Walk:
         seats = range(len(self.places))
         moves = tuple(in_time([own[k] for own in acts]) for k in seats)
         memories = tuple(ops.concat([own[k] for own in memory]) for k in seats)
-        return Walked(ops.stack(steps), moves, memories, world, ended.sum(1))
+        sums = torch.stack([part(ended, place, 1).sum(1) for place in self.places])
+        return Walked(ops.stack(steps), moves, memories, world, sums)
 
 
 class Explorer:
@@ -219,7 +234,15 @@ class Explorer:
             seen = seen._replace(valid=seen.valid & ~torch.stack([none if gone is None else gone for gone in lost]))
         for k, seat in enumerate(seats):
             seat.push(seen, after, *remembered([own[k] for own in acts], [own[k] for own in pasts]), self.now.obs, at)
-        return int(seen.valid.sum()), tuple(env.episodes())
+        return int(decided(seen).sum()), self.named(env.episodes())
+
+    def named(self, episodes: Sequence[Episode]) -> tuple[Episode, ...]:
+        """Who played them, where there are several players."""
+        if len(self.seats) == 1:
+            return tuple(episodes)
+        slots = range(self.spec.slots)
+        who = {slot: seat.agent.player for seat in self.seats for slot in slots[seat.slots or slice(None)]}
+        return tuple(episode._replace(player=who[episode.slot]) for episode in episodes)
 
     # ------------------------------------------------------------ a pure world, several steps as one function
 
@@ -239,9 +262,10 @@ class Explorer:
             start = torch.cat([past.start, seat.own(starts[:-1], 1)]) if count > 1 else past.start
             seat.past = Past(acted.memory, seat.own(starts[-1:], 1), acted.carried)
             seat.push(before, after, acted, Past(memory, start), self.now.obs, at)
-        valid, ended, total, length = torch.cat([before.valid.sum(dtype=torch.float64)[None], walked.ended]).tolist()
-        episodes = (Episode(-1, total / ended, length / ended, {}, int(ended)),) if ended else ()
-        return int(valid), episodes
+        valid, *ended = torch.cat([decided(before).sum(dtype=torch.float64)[None], walked.ended.flatten()]).tolist()
+        names = [seat.agent.player if len(seats) > 1 else "" for seat in seats]
+        sums = zip(names, ended[::3], ended[1::3], ended[2::3], strict=True)
+        return int(valid), tuple(Episode(-1, s / n, long / n, {}, int(n), name) for name, n, s, long in sums if n)
 
     # ------------------------------------------------------------ as a Source
 
@@ -271,6 +295,11 @@ class Explorer:
         self.now = Step(**seen) if "obs" in seen else None
         if self.now is not None:
             self.env.restore(under(state, "env"))
+
+
+def decided(seen: Step) -> Tensor:
+    """Which rows are decisions."""
+    return seen.valid & seen.acts if isinstance(seen.acts, Tensor) else seen.valid
 
 
 def in_blocks(steps: Sequence[Step]) -> tuple[Step, Step]:

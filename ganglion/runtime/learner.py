@@ -39,7 +39,9 @@ class Learner:
     """Agent + Buffer + Limiter. A learning phase is one item, a table of its minibatches and a position in it; it is
     learned from update by update, or as one function where the engine captures it whole."""
 
-    def __init__(self, agent: Agent, buffer: Buffer, limiter: Limiter, seed: int) -> None:
+    def __init__(self, agent: Agent, buffer: Buffer, limiter: Limiter, seed: int, slots: int = 1) -> None:
+        """`slots`: those of its player."""
+        self.slots = slots
         self.agent, self.buffer, self.limiter, self.watches = agent, buffer, limiter, watches(agent.algo)
         name = "learn" if agent.player == PLAYER else f"learn/{agent.player}"
         self.stream = Stream(seed, name, agent.device)

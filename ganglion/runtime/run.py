@@ -19,7 +19,7 @@ import torch
 from ganglion import registry
 from ganglion.config import RunConfig, dump, load
 from ganglion.config.files import modules
-from ganglion.core import Command, Episode, Json, LogData, Past, Progress, State, Stop, join, read_count, under
+from ganglion.core import Command, Episode, Json, LogData, Progress, State, Stop, join, read_count, under
 from ganglion.errors import ClusterLostError, DiskError, EnvError, FolderLostError, LearnerLostError, UserError
 from ganglion.fast import Compiler
 from ganglion.fast.profile import Profile
@@ -34,12 +34,13 @@ from ganglion.record.stages import Evaluated, Recorded, Saved, Stopped, compose,
 from ganglion.record.stores import StoreError, Where, located
 from ganglion.record.writers import RunInfo
 from ganglion.runtime.agent import Agent
-from ganglion.runtime.build import build, build_agent, build_env, build_evaluator, light, pick_device
+from ganglion.runtime.build import build, build_agents, build_env, build_evaluator, light, pick_device
 from ganglion.runtime.engine import Engine
 from ganglion.runtime.evaluator import deviation, never
 from ganglion.runtime.failures import Failed
+from ganglion.runtime.players import Player, Table
 from ganglion.runtime.randomness import derive
-from ganglion.runtime.trainer import Trainer
+from ganglion.runtime.trainer import Trainer, named
 
 log = logging.getLogger(__name__)
 
@@ -142,7 +143,7 @@ class Run:
     def take_up(self, checkpoint: Where) -> None:
         """Continues from a checkpoint."""
         state, meta = self.checkpoints.load(checkpoint)
-        varying = ("trainer/source", "trainer/learner", "evaluated", "failed", "recorded", "saved")
+        varying = ("trainer/source", "trainer/learner", "trainer/learners", "evaluated", "failed", "recorded", "saved")
         check_matches(self.state(), state, varying, str(checkpoint))
         with taking(checkpoint):
             before, self.offset, _ = dict(meta["environment"]), read_count(meta["metrics"]), Progress.read(meta["at"])
@@ -210,18 +211,20 @@ class Run:
         """Whether everything about the agent is finite; ends the run where it is not, unless that is to go on."""
         self.recorded.settle()
         self.recorded.check()
-        lost = not_finite(self.trainer.learner.agent.state())
+        lost = not_finite(join(self.trainer.agents_state()))
         if lost and self.recorded.stops:
             raise diverged(f"{lost} is not finite after update {self.trainer.at.opt_steps:,}")
         return lost is None
 
     def extra(self) -> Mapping[str, float]:
         """What is recorded beside averages: the state of the buffer, the knobs, and where the time went."""
-        learner = self.trainer.learner
-        buffer = {f"buffer/{name}": value for name, value in learner.buffer.metrics().items()}
-        knobs = learner.agent.settings(self.trainer.at)  # of these counters: a run just resumed has used none yet
-        walked = self.trainer.source.numbers()
-        return {**buffer, **{f"knob/{name}": value for name, value in knobs.items()}, **walked, **self.profile.lap()}
+        numbers: dict[str, float] = {}
+        for learner in self.trainer.learners:
+            whose = "" if len(self.trainer.learners) == 1 else f"{learner.agent.player}/"
+            knobs = learner.agent.settings(self.trainer.seen(learner))  # a run just resumed has used none yet
+            numbers |= {f"buffer/{whose}{name}": value for name, value in learner.buffer.metrics().items()}
+            numbers |= {f"knob/{whose}{name}": value for name, value in knobs.items()}
+        return {**numbers, **self.trainer.source.numbers(), **self.profile.lap()}
 
     def needs(self) -> int:
         """Bytes on disk that the run will need in the end."""
@@ -264,8 +267,8 @@ class Run:
 
     def save_best(self) -> str:
         judged = self.evaluated.judged  # by now the agent may be another
-        state, at = (judged.agent, judged.at) if judged else (self.trainer.learner.agent.state(), self.trainer.at)
-        agent = join({"trainer": join({"agent": state})})
+        agents, at = ({"agent": judged.agent}, judged.at) if judged else (self.trainer.agents_state(), self.trainer.at)
+        agent = join({"trainer": join(agents)})
         return str(self.checkpoints.save_best(agent, at.env_steps, {**self.settle(), "at": list(at)}))
 
     def settle(self) -> dict[str, Json]:
@@ -353,38 +356,41 @@ def load_config(folder: Where, overrides: Iterable[str] = ()) -> RunConfig:
     return load(file if isinstance(file, Path) else file.read_text(), overrides)
 
 
-def load_agent(folder: Where | str, which: str) -> tuple[RunConfig, Agent, str]:
-    """The agent of a run's best or newest checkpoint, and where it came from."""
+def load_agents(folder: Where | str, which: str) -> tuple[RunConfig, list[tuple[Player, Agent]], str]:
+    """The agents of a run's best or newest checkpoint, and where they came from."""
     folder = open_folder(folder, "the run")
     cfg = load_config(folder)
     state, path = beside_training(lambda: chosen(folder, Checkpoints(folder / "checkpoints", cfg.save.keep), which))
     torch.set_num_threads(cfg.run.threads)
     env = build_env(cfg)
-    agent = build_agent(cfg, env.spec)
+    made = build_agents(cfg, env.spec)
     env.close()
-    check_matches(agent.state(), state, (), str(path))
-    with taking(path):
-        agent.restore(state)
-    return cfg, agent, str(path)
+    for _, agent in made:
+        own = under(state, named("agent", agent))
+        check_matches(agent.state(), own, (), str(path))
+        with taking(path):
+            agent.restore(own)
+    return cfg, made, str(path)
 
 
 def chosen(folder: Where, checkpoints: Checkpoints, which: str) -> tuple[State, Where]:
-    """The agent's state in the best or the newest checkpoint, and which that is."""
+    """The trainer's state in the best or the newest checkpoint, and which that is."""
     path = (checkpoints.best() if which == "best" else None) or checkpoints.newest()
     if path is None:
         raise UserError(
             f"{folder} has no checkpoint yet: it was stopped before the first save. Train it: ganglion resume {folder}"
         )
-    return under(load_checkpoint(path, rings=False)[0], "trainer/agent"), path
+    return under(load_checkpoint(path, rings=False)[0], "trainer"), path
 
 
 def evaluate(folder: Where | str, episodes: int, seed: int, which: str = "best") -> Mapping[str, Any]:
     """The deterministic score of a saved agent: mean, median and the 95 % interval of the mean."""
-    cfg, agent, path = load_agent(folder, which)
-    evaluator = build_evaluator(cfg, agent, episodes, derive(seed, "test"))
+    cfg, made, path = load_agents(folder, which)
+    evaluator = build_evaluator(cfg, made, episodes, derive(seed, "test"))
     played, _ = evaluator.run()
     evaluator.close()
-    totals = [episode.total for episode in played]
+    first = played[0].player  # of several
+    totals = [episode.total for episode in played if episode.player == first]
     half = 1.96 * deviation(totals, lost=1) / len(totals) ** 0.5 if len(totals) > 1 else 0.0
     mean = fmean(totals)
     middle = {"mean": mean, "median": median(totals), "interval": (mean - half, mean + half)}
@@ -393,14 +399,13 @@ def evaluate(folder: Where | str, episodes: int, seed: int, which: str = "best")
 
 def frames(folder: Where | str, episodes: int, seed: int, which: str = "best") -> Iterator[Any]:
     """What a saved agent's episodes look like, frame by frame."""
-    cfg, agent, _ = load_agent(folder, which)
-    env = cfg.env.build(slots=1, device=str(agent.device), render=True)
-    step, past = env.reset(derive(seed, "test")), agent.start(1)
+    cfg, made, _ = load_agents(folder, which)
+    slots = sum(len(player.agents) for player, _ in made)
+    env = (cfg.eval.env or cfg.env).build(slots=slots, device=str(made[0][1].device), render=True)
+    step, table = env.reset(derive(seed, "test")), Table([(agent, p.place(env.spec)) for p, agent in made], slots)
     while episodes:
         yield env.render()
-        acted = agent.predict(step.obs, past)
-        past = Past(acted.memory, ~step.valid.to(agent.device)[None], acted.carried)
-        step = env.step(acted.action)
-        episodes -= len(env.episodes())
+        step = env.step(table.act(step))
+        episodes -= sum(episode.slot == 0 for episode in env.episodes())
     yield env.render()
     env.close()

@@ -102,7 +102,7 @@ class Batch:
         self.count, engine = len(trainers), template.learner.agent.engine
         assert isinstance(engine, Template)
         self.mode = "graph" if engine.device.type == "cuda" and cfg.run.fast != "eager" else cfg.run.fast
-        self.stack = Stack([t.learner.agent.algo for t in trainers], template.learner.agent.algo)
+        self.stack = Stack([[a.algo for a in t.agents] for t in trainers], [a.algo for a in template.agents])
         self.functions = {name: self.form(self.stack.all(fn)) for name, fn in engine.functions.items()}
         for inner in engine.inner:
             part = self.stack.all(inner.fn)
@@ -302,10 +302,11 @@ def rehearse(configs: Sequence[RunConfig]) -> None:
 
 def once(trainer: Trainer) -> Generator[LogData, None, None]:
     """Each function of an algorithm, for the first time."""
-    while not trainer.learner.buffer.ready():
+    while not all(learner.buffer.ready() for learner in trainer.learners):
         yield trainer.run_collect()
-    for _ in range(1 + trainer.learner.agent.algo.late_every):
-        yield trainer.run_train()
+    for learner in trainer.learners:
+        for _ in range(1 + learner.agent.algo.late_every):
+            yield trainer.taught(learner)
 
 
 def alone(cfg: RunConfig) -> RunConfig:

@@ -21,7 +21,7 @@ from ganglion.errors import DiskError
 from ganglion.record import atomic_write, stages
 from ganglion.record.checkpoint import Checkpoints, load
 from ganglion.runtime import run as runs
-from ganglion.runtime.run import Run, load_agent
+from ganglion.runtime.run import Run, load_agents
 from tests.equal.runs import config, finish, metrics
 from tests.record.conftest import Quick
 
@@ -234,7 +234,7 @@ def test_the_newest_that_is_removed_meanwhile_is_not_missed(tmp_path: Path, monk
         return path
 
     monkeypatch.setattr(Checkpoints, "newest", newest)
-    _, _, path = load_agent(tmp_path / "run", "last")
+    _, _, path = load_agents(tmp_path / "run", "last")
     assert path == str(found(run.checkpoints)) and left == [0]
     stream.close()
 
@@ -255,7 +255,7 @@ def test_readers_beside_a_run_that_saves_all_the_time_never_miss(tmp_path: Path)
     try:
         while Checkpoints(tmp_path / "run" / "checkpoints", 1).best() is None:
             assert process.is_alive()
-        paths = [load_agent(tmp_path / "run", which)[2] for which in ("last", "best") for _ in range(LOOKS)]
+        paths = [load_agents(tmp_path / "run", which)[2] for which in ("last", "best") for _ in range(LOOKS)]
     finally:
         process.kill()
         process.join()

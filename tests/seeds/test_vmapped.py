@@ -53,7 +53,7 @@ def batches(name: str, dtype: torch.dtype) -> Any:
         if name == "ppo":
             from ganglion.algos.ppo import Minibatch
 
-            yield Minibatch(normal(4), past, action, normal() * 0.1 - 0.7, normal(), normal(), normal(), live)
+            yield Minibatch(normal(4), past, action, normal() * 0.1 - 0.7, normal(), normal(), normal(), live, live)
         else:
             ahead = torch.zeros(SEEDS, 1, ROWS, dtype=torch.int64)
             data = Transition(normal(4), action, normal(), live * 0.9, normal(4), ahead, past, past, live, start, {})
@@ -77,7 +77,7 @@ def test_each_learns_as_it_would_alone(name: str, dtype: torch.dtype, monkeypatc
     if dtype == torch.float64:
         monkeypatch.setattr("ganglion.nn.nets.flatten", lambda obs, *_: obs)  # it makes float32 of everything
         singles, many = [in_doubles(a) for a in singles], [in_doubles(a) for a in many]
-    stack = Stack(many[:-1], many[-1])
+    stack = Stack([[algo] for algo in many[:-1]], many[-1:])
     learn, none = stack.all(many[-1].learn), Noise(torch.empty(SEEDS, 0), torch.empty(SEEDS, 0))
     for count, mini in zip(range(300), batches(name, dtype)):
         update = learn(mini, knobs(name), none)
@@ -98,7 +98,7 @@ def test_each_learns_as_it_would_alone(name: str, dtype: torch.dtype, monkeypatc
 
 def test_the_others_do_not_move() -> None:
     many = algos("ppo")
-    stack = Stack(many[:-1], many[-1])
+    stack = Stack([[algo] for algo in many[:-1]], many[-1:])
     before = [{k: v.clone() for k, v in state(algo).items()} for algo in many[:-1]]
     none = Noise(torch.empty(SEEDS, 0), torch.empty(SEEDS, 0))
     with stack.sparing([0, 2]):
@@ -127,7 +127,7 @@ def test_traced_and_compiled_it_is_the_same() -> None:
         return SimpleNamespace(model=model, optim=ganglion.nn.Adam(model, lr=0.1 * (seed + 1), max_norm=1.0))
 
     singles, many = [made(k) for k in range(2)], [made(k) for k in range(3)]
-    stack = Stack(many[:-1], many[-1])
+    stack = Stack([[algo] for algo in many[:-1]], many[-1:])
 
     def learn(x: torch.Tensor) -> torch.Tensor:
         norm: torch.Tensor = many[-1].optim.step(fn.mse_loss(many[-1].model(x), x.sum(-1, keepdim=True)))
@@ -158,4 +158,4 @@ def test_an_optimiser_that_cannot_be_joined_is_refused() -> None:
     for algo in own:
         algo.optim = nn.RMSprop(algo.model, lr=1e-3)
     with pytest.raises(UserError, match=r"RMSprop cannot train several runs together. Accepted: Adam"):
-        Stack(own[1:], own[0])
+        Stack([[algo] for algo in own[1:]], own[:1])

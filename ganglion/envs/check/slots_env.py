@@ -115,12 +115,13 @@ def _called(name: str, call: Callable[[], Step]) -> Step:
 
 
 def copied(step: Step) -> Step:
-    return Step(mapped(lambda x: x.detach().cpu().clone(), step.obs), *(x.detach().cpu().clone() for x in step[1:]))
+    return Step(*(mapped(lambda x: x.detach().cpu().clone(), part) for part in step if not isinstance(part, tuple)))
 
 
 def same(a: Step, b: Step) -> bool:
     """Whether two steps are equal bit for bit."""
-    return same_tree(a.obs, b.obs) and all(torch.equal(x.cpu(), y.cpu()) for x, y in zip(a[1:], b[1:]))
+    pairs = [(x, y) for x, y in zip(a[1:], b[1:]) if isinstance(x, Tensor) and isinstance(y, Tensor)]
+    return same_tree(a.obs, b.obs) and all(torch.equal(x.cpu(), y.cpu()) for x, y in pairs)
 
 
 def same_tree(a: Obs, b: Obs) -> bool:

@@ -299,6 +299,9 @@ TABLE = {
         lambda x, m, b, mean, s, y: product(x, m, b, mean, s).kl(product(y, m, 0 * b, 0 * mean, 0 * s)),
         (0, 2, 3, 4, 5),
     ),
+    "decisions": Entry(
+        lambda w: (w.valid(), {"acts": w.valid()}), lambda valid, extras: valid & extras["acts"], ops.decisions, ()
+    ),
     "dist": Entry(head, build, ops.dist, ()),
     "dist_size": Entry(lambda w: (space(w),), size, ops.dist_size, ()),
     "dist_draws": Entry(lambda w: (space(w),), draws, ops.dist_draws, ()),
