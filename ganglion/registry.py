@@ -48,6 +48,9 @@ TABLE: dict[str, dict[str, str]] = {
     "processor": {
         "rows": "ganglion.buffers.processors",
     },
+    "wrapper": {
+        "previous": "ganglion.envs.wrappers",
+    },
     "mode": {
         "local": "ganglion.runtime.build",
         "sync": "ganglion.fleet.build",

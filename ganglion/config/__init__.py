@@ -12,6 +12,7 @@ from ganglion.config.model import (
     Part,
     ProcessorConfig,
     Schedule,
+    WrapperConfig,
     WriterConfig,
 )
 from ganglion.config.run import EvalSection, FleetSection, LogSection, RunConfig, RunSection, SaveSection, TrainSection
@@ -46,6 +47,7 @@ __all__ = [
     "Schedule",
     "Share",
     "TrainSection",
+    "WrapperConfig",
     "WriterConfig",
     "cases",
     "constant",

@@ -24,7 +24,7 @@ from ganglion.errors import UserError, nearest
 if TYPE_CHECKING:
     import torch
 
-    from ganglion.core import Algorithm, Buffer, EnvSpec, Limiter, Processor, Recipe
+    from ganglion.core import Algorithm, Buffer, Env, EnvSpec, Limiter, Processor, Recipe
 
 
 class Config(BaseModel):
@@ -137,10 +137,26 @@ class AlgoConfig(Part, family="algo"):
         raise NotImplementedError(f"{type(self).__name__} has no recipe")
 
 
+class WrapperConfig(Part, family="wrapper"):
+    """A change to what an environment shows, or to what is done in it, for all slots at once."""
+
+    def build(self, env: Env) -> Env:
+        raise NotImplementedError(f"{type(self).__name__} has no build")
+
+
 class EnvConfig(Part, family="env"):
     """A world of slots."""
 
     slots: int = Field(default=8, ge=1, le=65_536)
+    wrap: tuple[WrapperConfig, ...] = ()  # around it, innermost first
+
+    def whole(self, slots: int | None = None, device: str = "cpu", render: bool = False) -> Env:
+        """The environment with what is around it."""
+        shown = {"render": True} if render else {}
+        env: Env = self.build(slots=slots, device=device, **shown)
+        for wrapper in self.wrap:
+            env = wrapper.build(env)
+        return env
 
     def settled(self) -> tuple[Self, str]:
         """The settings with every choice made that is left to the machine, and a line that says why."""

@@ -8,9 +8,10 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from ganglion import registry
 from ganglion.config.model import AlgoConfig, Config, EnvConfig, WriterConfig
 from ganglion.config.values import Count, Every, Real, every
-from ganglion.errors import check_place
+from ganglion.errors import check_place, nearest
 
 
 class TrainSection(Config):
@@ -72,7 +73,7 @@ class RunSection(Config):
 
     seed: int = Field(default=0, ge=0, lt=2**31)
     device: str = "auto"  # auto, cpu, cuda or cuda:N
-    mode: Literal["local", "sync", "threads", "ray", "files"] = "local"  # where explorers are
+    mode: str = "local"  # where experience comes from: a registered kind
     dir: str | None = Field(default=None, min_length=1, max_length=4096)  # a folder or URL; None: runs/<name>-<time>
     name: str | None = None
     threads: int = Field(default=1, ge=1, le=1024)
@@ -83,6 +84,14 @@ class RunSection(Config):
     @classmethod
     def _place(cls, where: str | None) -> str | None:
         return where and check_place(where, "run.dir")
+
+    @field_validator("mode")
+    @classmethod
+    def _registered(cls, mode: str) -> str:
+        known = [name for name in registry.names("mode") if name != "learners"]  # that one follows from fleet.learners
+        if mode not in known:
+            raise ValueError(f"should be one of {', '.join(known)}.{nearest(mode, known)}")
+        return mode
 
     @field_validator("device")
     @classmethod

@@ -14,14 +14,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ganglion.config import WrapperConfig, register
 from ganglion.core import (
     Action,
     Box,
     Composite,
+    Discrete,
     Env,
     EnvSpec,
     Episode,
     Faults,
+    MultiBinary,
+    MultiDiscrete,
     Obs,
     Promise,
     Pure,
@@ -79,7 +83,7 @@ class PureWrapper(Wrapper):
         """After a reset: what is remembered, what is shown."""
         raise NotImplementedError
 
-    def after(self, own: Any, step: Step) -> tuple[Any, Step]:
+    def after(self, own: Any, action: Action, step: Step) -> tuple[Any, Step]:
         """After a step."""
         raise NotImplementedError
 
@@ -93,7 +97,7 @@ class PureWrapper(Wrapper):
         return step
 
     def step(self, action: Action) -> Step:
-        self.own, step = self.after(self.own, self.env.step(action))
+        self.own, step = self.after(self.own, action, self.env.step(action))
         return step
 
 
@@ -112,7 +116,7 @@ class PureChange:
 
     def turn(self, world: Any, action: Action) -> tuple[Any, Step]:
         inner, step = self.inner.turn(world[0], action)
-        own, shown = self.wrapper.after(world[1], step)
+        own, shown = self.wrapper.after(world[1], action, step)
         return (inner, own), shown
 
     def score(self, world: Any) -> tuple[Tensor, Tensor, Tensor]:
@@ -142,9 +146,9 @@ class Show(PureWrapper):
         self.spec = replace(env.spec, obs=_boxes(env.spec.obs, space), frame=None)
 
     def first(self, step: Step) -> tuple[Any, Step]:
-        return self.after((), step)
+        return self.after((), None, step)
 
-    def after(self, own: Any, step: Step) -> tuple[Any, Step]:
+    def after(self, own: Any, action: Action, step: Step) -> tuple[Any, Step]:
         return own, step._replace(obs=_tensors(self.env.spec.obs, step.obs, self._change))
 
 
@@ -203,7 +207,7 @@ class FrameStack(PureWrapper):
     def first(self, step: Step) -> tuple[Any, Step]:
         return self._stacked((), torch.ones_like(step.valid), step, begins=True)
 
-    def after(self, own: Any, step: Step) -> tuple[Any, Step]:
+    def after(self, own: Any, action: Action, step: Step) -> tuple[Any, Step]:
         kept, fresh = own
         return self._stacked(kept, fresh, step, begins=True)
 
@@ -248,3 +252,84 @@ def _channels(shape: tuple[int, ...]) -> int:
         return 0
     square = (shape[0] == shape[1]) - (shape[1] == shape[2])
     return 2 if square > 0 or (square == 0 and shape[2] < shape[0]) else 0
+
+
+@register("wrapper", "previous")
+class PreviousConfig(WrapperConfig):
+    """The last action and its reward beside the observation, as recurrent agents often see them."""
+
+    action: bool = True
+    reward: bool = True
+
+    def build(self, env: Env) -> Env:
+        return Previous(env, self.action, self.reward)
+
+
+class Previous(PureWrapper):
+    """`previous_action` and `previous_reward` beside the observation (its parts, or `obs` where it is one); nothing of
+    them at the start of an episode: reward 0, and a choice that no action is, numbered 0."""
+
+    def __init__(self, env: Env, action: bool = True, reward: bool = True) -> None:
+        super().__init__(env)
+        self.action, self.reward = action, reward
+        inner = env.spec.obs
+        parts = dict(inner.items) if isinstance(inner, Composite) else {"obs": inner}
+        parts |= {"previous_action": _shifted_space(env.spec.action)} if action else {}
+        parts |= {"previous_reward": Box((1,))} if reward else {}
+        self.spec = replace(env.spec, obs=Composite(parts), frame=None)
+        self.own = torch.zeros(env.spec.slots, dtype=torch.bool)  # [B]: the next observation starts an episode
+
+    def first(self, step: Step) -> tuple[Any, Step]:
+        none = torch.ones_like(step.valid)
+        return self._beside(none, _nothing(self.env.spec.action, none), step)
+
+    def after(self, own: Any, action: Action, step: Step) -> tuple[Any, Step]:
+        fresh = own.to(step.valid.device)
+        return self._beside(fresh, _shifted(self.env.spec.action, action, fresh), step)
+
+    def _beside(self, fresh: Tensor, action: Any, step: Step) -> tuple[Any, Step]:
+        shown = dict(step.obs) if isinstance(self.env.spec.obs, Composite) else {"obs": step.obs}
+        if self.action:
+            shown["previous_action"] = action
+        if self.reward:
+            shown["previous_reward"] = step.reward.masked_fill(fresh, 0.0)[:, None]
+        return ~step.valid, step._replace(obs=shown)
+
+    def state(self) -> State:
+        return join({"previous": State({"fresh": self.own.clone()}), "env": self.env.state()})
+
+    def restore(self, state: State) -> None:
+        self.own = under(state, "previous").tensors["fresh"]
+        self.env.restore(under(state, "env"))
+
+
+def _shifted_space(space: Space) -> Space:
+    """Actions, and the choice that none of them is."""
+    match space:
+        case Composite(items):
+            return Composite({key: _shifted_space(part) for key, part in items.items()})
+        case Discrete(n):
+            return Discrete(n + 1)
+        case MultiDiscrete(nvec):
+            return MultiDiscrete(tuple(n + 1 for n in nvec))
+    return space
+
+
+def _shifted(space: Space, action: Any, fresh: Tensor) -> Any:
+    """Actions as observations: choices count from 1, and are 0 where an episode starts, as real numbers are."""
+    if isinstance(space, Composite):
+        return {key: _shifted(part, action[key], fresh) for key, part in space.items.items()}
+    given = action.to(fresh.device)
+    given = given + 1 if isinstance(space, Discrete | MultiDiscrete) else given
+    return given.masked_fill(fresh.reshape(-1, *[1] * (given.dim() - 1)), 0)
+
+
+def _nothing(space: Space, fresh: Tensor) -> Any:
+    """The same before the first action."""
+    if isinstance(space, Composite):
+        return {key: _nothing(part, fresh) for key, part in space.items.items()}
+    shape: tuple[int, ...] = space.shape if isinstance(space, Box) else ()
+    shape = (len(space.nvec),) if isinstance(space, MultiDiscrete) else shape
+    shape = (space.n,) if isinstance(space, MultiBinary) else shape
+    kind = space.dtype if isinstance(space, Box) else torch.int64
+    return torch.zeros(len(fresh), *shape, dtype=kind, device=fresh.device)

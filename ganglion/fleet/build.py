@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import ClassVar
 
 import torch
 
@@ -41,6 +42,8 @@ Make = Callable[[RunConfig, ItemSize], Fleet]
 @registry.register("mode", "files")
 class DistributedMode:
     """Explorers in lockstep, in threads, as actors of Ray, or wherever the same storage is seen."""
+
+    together: ClassVar[bool] = False
 
     @staticmethod
     def build(cfg: RunConfig, engine: Engine | None = None) -> Trainer:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from math import gcd
+from typing import ClassVar
 
 import torch
 
@@ -85,7 +86,7 @@ def light(env: EnvConfig) -> EnvConfig:
 
 def build_env(cfg: RunConfig, slots: int | None = None) -> Env:
     try:
-        env: Env = cfg.env.build(slots=slots, device=str(pick_device(cfg.run.device)))
+        env: Env = cfg.env.whole(slots=slots, device=str(pick_device(cfg.run.device)))
     except SystemExit as error:  # which would end this process, as if all were well
         raise EnvError(f"env: it called sys.exit({error.code!r}) while it was made.") from error
     return env
@@ -120,6 +121,8 @@ def build(cfg: RunConfig, engine: Engine | None = None) -> Trainer:
 @registry.register("mode", "local")
 class LocalMode:
     """Explorer and learner in this process."""
+
+    together: ClassVar[bool] = True  # several runs can be trained as one batched model
 
     @staticmethod
     def build(cfg: RunConfig, engine: Engine | None = None) -> Trainer:

@@ -401,7 +401,7 @@ def frames(folder: Where | str, episodes: int, seed: int, which: str = "best") -
     """What a saved agent's episodes look like, frame by frame."""
     cfg, made, _ = load_agents(folder, which)
     slots = sum(len(player.agents) for player, _ in made)
-    env = (cfg.eval.env or cfg.env).build(slots=slots, device=str(made[0][1].device), render=True)
+    env = (cfg.eval.env or cfg.env).whole(slots=slots, device=str(made[0][1].device), render=True)
     step, table = env.reset(derive(seed, "test")), Table([(agent, p.place(env.spec)) for p, agent in made], slots)
     while episodes:
         yield env.render()

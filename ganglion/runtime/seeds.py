@@ -17,14 +17,14 @@ from typing import Any, NamedTuple
 import torch
 from greenlet import getcurrent, greenlet
 
-from ganglion import ops
+from ganglion import ops, registry
 from ganglion.config import RunConfig
 from ganglion.core import LogData, Stop
 from ganglion.errors import DivergedError, UserError
 from ganglion.fast import Compiler
 from ganglion.fast.direct import Fn
 from ganglion.nn.vmapped import Inner, Stack, side_by_side
-from ganglion.runtime.build import build_engine, build_local
+from ganglion.runtime.build import build, build_engine
 from ganglion.runtime.engine import Engine
 from ganglion.runtime.evaluator import deviation
 from ganglion.runtime.run import Run
@@ -276,13 +276,13 @@ class Seeds:
 
 def template_of(cfg: RunConfig) -> Trainer:
     """One more trainer, that stands for all."""
-    return build_local(cfg, Template(build_engine(cfg)))
+    return build(cfg, Template(build_engine(cfg)))
 
 
 def rehearse(configs: Sequence[RunConfig]) -> None:
     """Acts and learns once for two throw-away trainers: what cannot be computed for several is refused here."""
     engines = [OneOfMany(build_engine(cfg)) for cfg in configs[:2]]
-    trainers = [build_local(cfg, engine) for cfg, engine in zip(configs, engines, strict=False)]
+    trainers = [build(cfg, engine) for cfg, engine in zip(configs, engines, strict=False)]
     plain = configs[0].model_copy(update={"run": configs[0].run.model_copy(update={"fast": "eager"})})
     batch = Batch(template_of(plain), trainers, plain)
     members = [SeedRun(once(trainer), engine) for trainer, engine in zip(trainers, engines, strict=True)]
@@ -320,7 +320,7 @@ def check_alike(configs: Sequence[RunConfig]) -> None:
     free = ("run.seed", "run.name", "run.dir", "eval.seed")
     if configs[0].fleet.learners > 1:
         raise UserError("fleet.learners: several cannot train several runs together. Accepted: 1.")
-    if configs[0].run.mode != "local":
+    if not registry.lookup("mode", configs[0].run.mode).together:
         raise UserError(f"run.mode: {configs[0].run.mode} cannot train several runs together. Accepted: local.")
     first = ops.flatten_names(configs[0].plain())
     for cfg in configs[1:]:

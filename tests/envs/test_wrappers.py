@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ganglion.core import Box, Composite
-from ganglion.envs import Chain, FrameStack, GymConfig, GymEnv, Masked, Pendulum, clip_obs, keep
+from ganglion.core import Box, Composite, Discrete
+from ganglion.envs import Chain, FrameStack, GymConfig, GymEnv, Masked, Pendulum, ToyConfig, clip_obs, keep
+from ganglion.envs.wrappers import Previous, PreviousConfig
 from ganglion.errors import UserError
 from tests.envs.worlds import Everything, random_action, walk
 
@@ -61,3 +62,39 @@ def test_observations_are_clipped() -> None:
     assert env.spec.obs == Box((3,), low=(-0.5,) * 3, high=(0.5,) * 3)
     assert env.reset(0).obs.abs().max() <= 0.5
     assert max(s.obs.abs().max() for s in walk(env, 20)) == 0.5
+
+
+def test_the_last_action_and_its_reward_are_shown_within_an_episode() -> None:
+    env = Previous(Chain(1, size=3))
+    assert env.spec.obs == Composite(
+        {"obs": Box((3,), low=(0.0,), high=(1.0,)), "previous_action": Discrete(3), "previous_reward": Box((1,))}
+    )
+    rows = [env.reset(0), *(env.step(torch.tensor([a])) for a in (1, 0, 1, 1, 1, 0, 1))]
+    ended = [bool(~row.valid) for row in rows]
+    assert any(ended[:-1])
+    given = [0, 1, 0, 1, 1, 1, 0, 1]
+    for t, row in enumerate(rows):
+        begins = t == 0 or ended[t - 1]
+        assert row.obs["previous_action"].tolist() == [0 if begins else given[t] + 1]
+        assert row.obs["previous_reward"].tolist() == [[0.0 if begins else float(row.reward)]]
+
+
+def test_of_an_action_of_numbers_and_of_masks() -> None:
+    env = Previous(Pendulum(2, "p"), reward=False)
+    first, after = env.reset(0), env.step(torch.tensor([[0.5], [-1.0]]))
+    assert first.obs["previous_action"].tolist() == [[0.0], [0.0]]
+    assert after.obs["previous_action"].tolist() == [[0.5], [-1.0]] and "previous_reward" not in after.obs
+    assert "action_mask" in Previous(Masked(2)).reset(0).obs  # where algorithms look for it
+
+
+def test_wrappers_of_a_config_are_around_any_environment() -> None:
+    twice = ["previous", {"kind": "previous", "action": False}]
+    cfg = ToyConfig.model_validate({"id": "chain", "slots": 2, "wrap": twice})
+    env = cfg.whole()
+    assert isinstance(env, Previous) and isinstance(env.env, Previous) and cfg.wrap[0] == PreviousConfig()
+    assert ToyConfig.model_validate(cfg.plain()) == cfg
+    state = env.reset(0) and env.state()
+    again = cfg.whole()
+    again.restore(state)
+    for one, two in zip(walk(env, 20), walk(again, 20), strict=True):
+        assert all(torch.equal(one.obs[key], two.obs[key]) for key in one.obs)

@@ -38,7 +38,7 @@ WITHOUT_GRADIENT = TREES | {
     **dict.fromkeys(("td_goal", "counterfactual", "sequence_priority"), FIXED),
     **dict.fromkeys(("alike", "mask", "best", "shuffled", "shuffle_draws", "above", "empty", "add_draws"), INTEGERS),
     **dict.fromkeys(("hash_bits", "hash_uniform", "hash_normal", "inverse_cdf", "uniform_legal"), INTEGERS),
-    **dict.fromkeys(("dist_size", "dist_draws", "epsilon_distance"), INTEGERS),
+    **dict.fromkeys(("dist_size", "dist_draws", "epsilon_distance", "decisions"), INTEGERS),
     **dict.fromkeys((n for n in TABLE if n.endswith((".draws", ".parts", ".inner", ".slices"))), INTEGERS),
     **dict.fromkeys(("Categorical.sample", "MultiCategorical.sample", "Bernoulli.sample"), INTEGERS),
     **dict.fromkeys(("Categorical.mode", "MultiCategorical.mode", "Bernoulli.mode", "Product.mode"), INTEGERS),

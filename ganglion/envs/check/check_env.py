@@ -85,13 +85,13 @@ def _config(cfg: EnvConfig, steps: int, seed: int, seconds: float) -> CheckRepor
     if "life" in type(cfg).model_fields:  # lives are endings inside one score: looked at without them
         cfg = cfg.model_copy(update={"life": False})
     if not isinstance(cfg, GymConfig) or cfg.vector:
-        return CheckReport(name, *_contract(lambda: cfg.build(slots=SLOTS), steps, seed, seconds))
+        return CheckReport(name, *_contract(lambda: cfg.whole(slots=SLOTS), steps, seed, seconds))
     spec = find_spec(cfg.registered())
     limit = cfg.time_limit or spec.max_episode_steps or 0
     make = cfg.maker(spec)
     here, there = (cfg.model_copy(update={"workers": workers}) for workers in (0, WORKERS))
     tried = cfg.workers != 0 and cfg.carried(spec)
-    walks = Walks(lambda: here.build(slots=SLOTS), (lambda: there.build(slots=SLOTS)) if tried else None)
+    walks = Walks(lambda: here.whole(slots=SLOTS), (lambda: there.whole(slots=SLOTS)) if tried else None)
     return CheckReport(name, *_gymnasium(lambda: make(0), limit, steps, seed, seconds, walks))
 
 
