@@ -132,12 +132,12 @@ def test_no_start_comes_twice() -> None:
 def test_rows_do_not_change_later() -> None:
     env = native("cartpole")
     held = [env.reset(0)]
-    copies = [[x.clone() for x in held[0]]]
+    copies = [[x.clone() for x in held[0][:5]]]
     for step in walk(env, 60):
         held.append(step)
         copies.append([x.clone() for x in step[:5]])
-    assert all(torch.equal(x, y) for s, c in zip(held, copies) for x, y in zip(s, c))
-    assert not any(x.data_ptr() == env.world.data_ptr() for s in held for x in s)
+    assert all(torch.equal(x, y) for s, c in zip(held, copies) for x, y in zip(s[:5], c))
+    assert not any(x.data_ptr() == env.world.data_ptr() for s in held for x in s[:5])
 
 
 def test_no_episode_is_lost_however_late_one_asks() -> None:
