@@ -68,7 +68,7 @@ class QModel(nn.Encoded):
     """obs [T, B, ...] -> one value per action [T, B, A]."""
 
     def __init__(self, cfg: DQNConfig, spec: EnvSpec, actions: int) -> None:
-        super().__init__(cfg.net, spec.obs)
+        super().__init__(cfg.net, spec.obs, cfg.replay.warms)
         nn.check_mask(spec)
         body = cfg.net.body(self.encoder.out)
         self.net = nn.Net(body, nn.QHead(body, actions, cfg.dueling))
@@ -77,7 +77,7 @@ class QModel(nn.Encoded):
         return self.value(obs, past)  # it is chosen by these
 
     def value(self, obs: Obs, past: Past, action: Action | None = None) -> tuple[Tensor, Memory]:
-        features, memory = self.encoder(obs, past)
+        features, memory = self.encode(obs, past)
         return self.net(features), memory
 
 

@@ -185,6 +185,11 @@ class BufferConfig(Part, family="buffer"):
         """Whether rows should bring `q` and `value` in their extras: what whoever explored expected."""
         return False
 
+    @property
+    def warms(self) -> int:
+        """First rows of a sequence that only warm the memory up: no gradient should pass through them."""
+        return 0
+
     def folded(self, n: int, gamma: float, recurrent: bool) -> Folded:
         """A buffer of transitions over n steps."""
         return Folded(self, self.fitted(Fold(gamma, n, recurrent=recurrent)))

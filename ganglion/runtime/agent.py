@@ -13,6 +13,7 @@ from ganglion.core import (
     Acted,
     Algorithm,
     Knobs,
+    Memory,
     Noise,
     Obs,
     Past,
@@ -87,7 +88,8 @@ class Agent:
 
     def start(self, slots: int) -> Past:
         """The past of slots whose episodes are about to start."""
-        return Past(self.algo.model.initial(slots), torch.ones(1, slots, dtype=torch.bool, device=self.device))
+        memory = laid_out(self.algo.model.initial(slots))
+        return Past(memory, torch.ones(1, slots, dtype=torch.bool, device=self.device))
 
     # ------------------------------------------------------------ learning
 
@@ -216,4 +218,9 @@ def enter(obs: Obs) -> Obs:
 def leave(acted: Acted) -> Acted:
     """The moment that was acted in, without the time axis; memory keeps its own."""
     action, extras = ops.map_tree(lambda x: x[0], (acted.action, acted.extras))
-    return Acted(action, extras, acted.memory)
+    return Acted(action, extras, laid_out(acted.memory))
+
+
+def laid_out(memory: Memory) -> Memory:
+    """Memory with the strides that it always has: compiled functions take no others, and it is what they return."""
+    return tuple(part.contiguous() for part in memory)

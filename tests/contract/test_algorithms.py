@@ -11,8 +11,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ganglion import ops, registry
 from ganglion.core import Progress, State
 from ganglion.errors import UserError
+from ganglion.fast import Compiled, can_compile
 from ganglion.runtime.agent import enter
-from tests.contract.worlds import CASES, Bench, Case, one_graph
+from tests.contract.worlds import CASES, DQN, TWO, Bench, Case, one_graph, over
 
 each = pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
 
@@ -183,6 +184,39 @@ def test_whole_act_and_learn_are_one_graph(case: Case):
     assert a == b
     for name, value in eager.parameters().items():
         assert torch.allclose(value, compiled.parameters()[name], rtol=1e-4, atol=1e-6), name
+
+
+@pytest.mark.skipif(not can_compile(), reason="this torch cannot compile an update")
+@pytest.mark.parametrize("name", ["dqn-all", "ppo-all"])
+def test_a_memory_goes_through_a_compiled_graph_again_and_again(name: str):
+    """By inductor, whose graphs refuse other strides than those of the first call."""
+    case = next(case for case in CASES if case.name == name)
+    memories = []
+    for bench in (Bench(case), Bench(case, wrap=Compiled)):
+        step, past = bench.now
+        for _ in range(6):
+            acted = bench.agent.sample(step.obs, past, bench.explorer.seats[0].noise.next(), Progress())
+            past = past._replace(memory=acted.memory, start=~step.valid[None])
+        memories.append(past.memory)
+    for a, b in zip(*memories, strict=True):
+        assert a.stride() == b.stride()
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
+
+
+def test_no_gradient_passes_through_a_burn_in():
+    """What lies before it changes nothing but the memory: R2D2's burn-in."""
+    settings = over(DQN, replay={"sequence": 6, "burn_in": 4}, net={"memory": "lstm", "memory_size": 8})
+    bench, mini, _, _ = learnable(Case("dqn-burn", "dqn", TWO, settings=settings))
+    t = mini.data
+    assert not mini.weight[:4].any() and mini.weight[4:].any()
+    obs = t.obs.clone().requires_grad_()
+    start = torch.zeros_like(t.past.start)  # no episode begins here, which would cut the gradient as well
+    q, _ = bench.algo.model.value(obs, t.past._replace(start=start))
+    q[4:].sum().backward()
+    assert not obs.grad[:4].any() and obs.grad[4:].any()
+    with torch.no_grad():
+        whole, _ = bench.algo.model.encoder(t.obs, t.past)
+        torch.testing.assert_close(bench.algo.model.encode(t.obs, t.past)[0], whole)
 
 
 @each

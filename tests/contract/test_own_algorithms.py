@@ -11,6 +11,7 @@ import torch
 import ganglion
 import tests.contract.own_algorithms  # noqa: F401  registers them
 from ganglion.config import RunConfig
+from ganglion.fast import Compiled
 from ganglion.runtime.build import build
 from ganglion.runtime.engine import Engine
 from ganglion.runtime.run import Run
@@ -91,3 +92,13 @@ def test_evaluation_is_not_shaken() -> None:
     (one, _), (two, _) = made.run_evaluate(), made.run_evaluate()
     assert [episode.total for episode in one] == [episode.total for episode in two]
     assert all(not noise.any() for noise in (made.learner.agent.algo.neutral(torch.zeros(1, 4)).normal,))
+
+
+def test_compiled_it_may_remember_with_any_strides() -> None:
+    """A graph is called with what it returned: a memory with other strides than its first ended long runs."""
+    one, two = (build(config("strided-q"), Engine(torch.device("cpu"), wrap)) for wrap in (None, Compiled))
+    for _ in range(12):
+        one.run_collect(), two.run_collect()
+    (a,), (b,) = (made.source.seats[0].past.memory for made in (one, two))
+    assert a.shape == (1, 4, 4) and a.is_contiguous() and a.any()
+    torch.testing.assert_close(a, b)
