@@ -288,7 +288,8 @@ class Run:
     def save(self) -> str:
         finite, state = self.sound(), self.state()
         self.check_parts()
-        return str(self.checkpoints.save(state, self.trainer.at.env_steps, {**self.settle(), "finite": finite}))
+        at, meta = self.trainer.at, {**self.settle(), "finite": finite}
+        return str(self.checkpoints.save(state, at.env_steps, meta, at.opt_steps))
 
     def check_parts(self) -> None:
         """Says, at the first save after an update, what changes and is not saved."""

@@ -53,7 +53,7 @@ class Started:
 
     def saved(self) -> int:
         """Env steps of the newest checkpoint."""
-        return max((int(path.name) for path in (self.folder / "checkpoints").glob("[0-9]*")), default=0)
+        return max((int(path.name.split("-")[0]) for path in (self.folder / "checkpoints").glob("[0-9]*")), default=0)
 
     def walked(self) -> int:
         """Env steps that were recorded."""
