@@ -9,17 +9,37 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ganglion import ops, registry
-from ganglion.core import Progress, State
+from ganglion.core import Box, EnvSpec, MultiDiscrete, Progress, Space, State
 from ganglion.errors import UserError
 from ganglion.fast import Compiled, can_compile
 from ganglion.runtime.agent import enter
-from tests.contract.worlds import CASES, DQN, TWO, Bench, Case, one_graph, over
+from tests.contract.worlds import ARM, CASES, DQN, HYBRID, TWO, Bench, Case, one_graph, over
 
 each = pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
 
 
 def equal(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
+
+
+@pytest.mark.parametrize(
+    ("space", "able"),
+    [
+        (TWO, "dqn or impala or ppo"),
+        (ARM, "impala or ppo or sac or td3"),
+        (HYBRID, "impala or ppo"),
+        (Box((2,)), "impala or ppo"),
+        (MultiDiscrete((2, 3)), "impala or ppo"),
+    ],
+    ids=str,
+)
+def test_an_algorithm_that_cannot_act_names_those_that_can(space: Space, able: str):
+    spec = EnvSpec(Box((4,)), space, 2, "world")
+    for name in set(registry.TABLE["algo"]) - set(able.split(" or ")):
+        with pytest.raises(UserError, match=rf"algo\.kind: {name} needs a .*\. Try {able}\.$"):
+            registry.lookup("algo", name)().build(spec)
+    for name in able.split(" or "):
+        registry.lookup("algo", name)().build(spec)
 
 
 def test_every_registered_algorithm_has_a_case():
