@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import tests.contract.own_algorithms as own
 from ganglion.cli import main
 from ganglion.config import register
 from ganglion.core import Acted, Draws, EnvSpec, Knobs, Noise, Prediction, Stateful, Update
+from ganglion.runtime.check_algorithm import PROPERTIES, Bench, made_up, why
 from ganglion.runtime.run import Run
 
 Captured = pytest.CaptureFixture[str]
@@ -33,12 +35,28 @@ class Faulty(own.SlowQ):
     def explore(self, prediction: Prediction, knobs: Knobs, noise: Noise) -> Acted:
         if self.cfg.fault == "explore" and self.late:
             raise ValueError("no action today")
+        if self.cfg.fault == "coin":
+            noise = Noise(*(part[:, :1].expand_as(part) for part in noise[:2]))
+        if self.cfg.fault == "peek":
+            knobs = {"epsilon": knobs["epsilon"] + self.model.spread.detach().abs().mean()}
         return super().explore(prediction, knobs, noise)
 
+    def acting(self) -> Mapping[str, Stateful]:
+        return {"model": self.model} if self.cfg.fault == "acting" else super().acting()
+
     def learn(self, mini: Any, knobs: Knobs, noise: Noise) -> Update:
-        self.made += 1
+        if self.cfg.fault in ("learn", "explore", "counts"):
+            self.made += 1
         if self.cfg.fault == "learn" and self.late:
             raise ValueError("nothing learned today")
+        if self.cfg.fault == "random":
+            mini = mini._replace(weight=mini.weight * torch.rand(()))
+        if self.cfg.fault == "host" and mini.weight.sum().item() < 0:
+            raise AssertionError
+        if self.cfg.fault == "in place":
+            mini.weight.mul_(0.5)
+        if self.cfg.fault == "branch" and mini.data.reward.sum() > 1e9:
+            raise AssertionError
         if self.cfg.fault == "learn draws":
             mini = mini._replace(weight=mini.weight * noise.uniform[..., 1])
         update = super().learn(mini, knobs, noise)
@@ -106,10 +124,44 @@ def test_a_part_that_was_forgotten(part: str, tmp_path: Path, caplog: pytest.Log
     with caplog.at_level(logging.WARNING):
         assert train(f"forgets {part}", tmp_path / "run") == 0
     told = [record.message for record in caplog.records if "not saved" in record.message]
-    assert [text.split()[0] for text in told] == [f"Faulty.{part}", "Faulty.made"], "once each"
+    assert [text.split()[0] for text in told] == [f"Faulty.{part}"], "once"
 
 
 def test_parts_that_are_all_there(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         assert main(["train", "algo=slow-q", *REST, f"run.dir={tmp_path / 'run'}"]) == 0
     assert not [record.message for record in caplog.records if "not saved" in record.message]
+
+
+FOUND = {
+    "forgets optim": ("trains", "optim changes"),
+    "counts": ("trains", "made changes"),
+    "vector": ("trains", "metric 'mood'"),
+    "random": ("random", "global random"),
+    "forgets target": ("resumes", "goes on differently"),
+    "coin": ("acts", "acted the same in all slots 60 times of 60"),
+    "peek": ("reads", "explore() or exploit() reads parameters"),
+    "acting": ("reads", "acting() does not name"),
+    "host": ("waits", "read on the host"),
+    "in place": ("pure", "changes what it is given"),
+}
+
+
+@pytest.mark.parametrize("fault", FOUND)
+def test_a_check_finds_it(fault: str) -> None:
+    name, text = FOUND[fault]
+    cfg = FaultyConfig(fault=fault)
+    told = why(PROPERTIES[name].check, partial(Bench, cfg, made_up(cfg)))
+    assert text in told, told
+
+
+def test_checked_by_its_name(capsys: Captured) -> None:
+    assert main(["check", "--algo", "slow-q"]) == 0
+    told = capsys.readouterr().out
+    assert "slow-q passed: nothing to mend" in told and told.count("\npass  ") == len(PROPERTIES)
+    assert main(["check", "--algo", "faulty-q", "algo.fault=draws", "--env", "torch:cartpole"]) == 1
+    told = capsys.readouterr().out
+    assert "fail  trains       Faulty.explore takes more random numbers than draws() declares" in told
+    assert main(["check", "--env", "toy:identity"]) == 2
+    assert "--env: it goes with --algo" in capsys.readouterr().err
+    assert main(["check", "--algo", "slow"]) == 2

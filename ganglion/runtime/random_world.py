@@ -9,7 +9,17 @@ import torch
 
 from ganglion import ops
 from ganglion.core import (
-    Box, Composite, Discrete, Env, EnvSpec, Episode, MultiBinary, MultiDiscrete, Space, State, Step,
+    Box,
+    Composite,
+    Discrete,
+    Env,
+    EnvSpec,
+    Episode,
+    MultiBinary,
+    MultiDiscrete,
+    Space,
+    State,
+    Step,
 )  # fmt: skip
 
 CPU = torch.device("cpu")
@@ -71,6 +81,7 @@ class RandomWorld(Env):
 
     def check(self, space: Space, action: Any) -> None:
         """Refuses an action [B, ...] that is no element of the space in every slot."""
+        shape: tuple[int, ...] = ()
         match space:
             case Composite():
                 hold(list(action) == list(space.items), f"an action has {list(action)} instead of {list(space.items)}")
@@ -78,7 +89,7 @@ class RandomWorld(Env):
                     self.check(part, action[name])
                 return
             case Discrete():
-                shape, fits = (), (action >= 0) & (action < space.n) & (not action.is_floating_point())
+                fits = (action >= 0) & (action < space.n) & (not action.is_floating_point())
             case MultiDiscrete():
                 shape, fits = (len(space.nvec),), (action >= 0) & (action < torch.tensor(space.nvec))
             case MultiBinary():
@@ -102,12 +113,12 @@ class RandomWorld(Env):
     def close(self) -> None: ...
 
     def state(self) -> State:
-        return State({"generator": self.g.get_state()})
+        return State({"generator": self.g.get_state(), **ops.flatten_names({"now": self.now})})
 
     def restore(self, state: State) -> None:
-        """Goes on with the same numbers; what is seen now comes with the explorer's state."""
         self.g = torch.Generator()
         self.g.set_state(state.tensors["generator"])
+        self.now = Step(**ops.nest(state.tensors)["now"])
 
 
 def all_legal(obs: Any) -> Any:
