@@ -65,7 +65,7 @@ class RecorderConfig(WriterConfig):
 
 def train() -> ganglion.Run:
     """The whole loop; what is due follows from counters. The best model is in checkpoints/best, the others in
-    checkpoints/<env steps>, and unlike Border's they hold the buffer, the optimiser and all counters."""
+    checkpoints/<env steps>-<updates>, and unlike Border's they hold the buffer, the optimiser and all counters."""
     run = ganglion.Run.create(ganglion.load_config(CONFIG))
     for log in run.stream():
         if log.kind in ("record", "evaluate", "save"):
@@ -107,7 +107,7 @@ def train_by_hand(max_opts: int, folder: str) -> dict[str, list[int]]:
             losses.clear()
             happened["record"].append(trainer.at.opt_steps)
         if save.due(trainer.at):
-            checkpoints.save(trainer.state(), trainer.at.env_steps, {})
+            checkpoints.save(trainer.state(), trainer.at.env_steps, {}, trainer.at.opt_steps)
             happened["save"].append(trainer.at.opt_steps)
     return happened
 

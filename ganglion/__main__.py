@@ -12,6 +12,8 @@ def run() -> int:
     code = main()
     if cluster := sys.modules.get("ganglion.fleet.ray_cluster"):
         cluster.end_lost(code)
+    if "ale_py" in sys.modules:  # which complains of games that are left when the process ends
+        gc.collect()
     gc.freeze()
     return code
 

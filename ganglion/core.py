@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -58,6 +58,7 @@ def read_number(value: Json) -> float:
     return value
 
 
+@runtime_checkable
 class Stateful(Protocol):
     def state(self) -> State: ...
 

@@ -36,6 +36,12 @@ class DivergedError(UserError):
     code = 4
 
 
+class AlgorithmError(UserError):
+    """An algorithm raised something of its own: a fault in its code. What there is was saved, if it could be."""
+
+    code = 1
+
+
 class LearnerLostError(Exception):
     """One of several learners died: all of them can go on from the newest checkpoint."""
 

@@ -31,9 +31,8 @@ from ganglion.config import (
 )
 from ganglion.core import (
     Acted, Action, Algorithm, Discrete, Draws, EnvSpec, Knobs, Memory, Noise, Obs, Past, Prediction, Progress,
-    Recipe, Sample, Stateful, Transition, Update,
+    Recipe, Sample, Space, Stateful, Transition, Update,
 )  # fmt: skip
-from ganglion.errors import UserError
 
 
 @register("algo", "dqn")
@@ -56,6 +55,10 @@ class DQNConfig(AlgoConfig):
     limiter: LimiterConfig = buffers.RatioConfig(opt_interval=10, warmup=1_000)
     processor: ProcessorConfig = buffers.RowsConfig()
 
+    @classmethod
+    def accepts(cls, space: Space) -> bool:
+        return type(space) is Discrete
+
     def build(self, spec: EnvSpec) -> DQN:
         return DQN(self, spec)
 
@@ -68,7 +71,7 @@ class QModel(nn.Encoded):
     """obs [T, B, ...] -> one value per action [T, B, A]."""
 
     def __init__(self, cfg: DQNConfig, spec: EnvSpec, actions: int) -> None:
-        super().__init__(cfg.net, spec.obs)
+        super().__init__(cfg.net, spec.obs, cfg.replay.warms)
         nn.check_mask(spec)
         body = cfg.net.body(self.encoder.out)
         self.net = nn.Net(body, nn.QHead(body, actions, cfg.dueling))
@@ -77,7 +80,7 @@ class QModel(nn.Encoded):
         return self.value(obs, past)  # it is chosen by these
 
     def value(self, obs: Obs, past: Past, action: Action | None = None) -> tuple[Tensor, Memory]:
-        features, memory = self.encoder(obs, past)
+        features, memory = self.encode(obs, past)
         return self.net(features), memory
 
 
@@ -86,9 +89,7 @@ class DQN(Algorithm[Sample[Transition], Sample[Transition]]):
 
     def __init__(self, cfg: DQNConfig, spec: EnvSpec) -> None:
         if not isinstance(spec.action, Discrete):
-            raise UserError(
-                f"algo.kind: dqn needs a Discrete action space; {spec.name} has {spec.action}. Try ppo (or sac)."
-            )
+            raise cfg.refused(spec, "a Discrete action space")
         self.cfg, self.sync_every = cfg, cfg.target_every
         self.model = QModel(cfg, spec, spec.action.n)
         self.target = nn.Lagged(self.model)

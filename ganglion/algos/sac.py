@@ -25,7 +25,7 @@ from ganglion.config import (
 )
 from ganglion.core import (
     Acted, Action, Algorithm, Box, Draw, Draws, EnvSpec, Knobs, Memory, Model, Noise, Obs, Past, Prediction, Progress,
-    Recipe, Sample, Stateful, Transition, Update,
+    Recipe, Sample, Space, Stateful, Transition, Update,
 )  # fmt: skip
 from ganglion.errors import UserError
 
@@ -46,6 +46,10 @@ class SACConfig(AlgoConfig):
     replay: BufferConfig = buffers.ReplayConfig(capacity=1_000_000, batch=256)
     limiter: LimiterConfig = buffers.RatioConfig(opt_interval=1, warmup=5_000)  # random actions until then
     processor: ProcessorConfig = buffers.RowsConfig()
+
+    @classmethod
+    def accepts(cls, space: Space) -> bool:
+        return type(space) is Box and all(abs(x) < inf for x in (*space.low, *space.high))
 
     def build(self, spec: EnvSpec) -> SAC:
         return SAC(self, spec)
@@ -107,12 +111,10 @@ class SAC(Algorithm[Sample[Transition], Sample[Transition]]):
 
     def __init__(self, cfg: SACConfig, spec: EnvSpec) -> None:
         space = spec.action
-        if not isinstance(space, Box) or not all(abs(x) < inf for x in (*space.low, *space.high)):
-            raise UserError(
-                f"algo.kind: sac needs a Box action space with finite bounds; {spec.name} has {space}. Try ppo."
-            )
+        if not isinstance(space, Box) or not cfg.accepts(space):
+            raise cfg.refused(spec, "a Box action space with finite bounds")
         if cfg.net.recurrent:
-            raise UserError("algo.net.memory: sac has no recurrent form; accepted: none. Recurrent: dqn, ppo.")
+            raise UserError("algo.net.memory: sac has no recurrent form; accepted: none. Recurrent: dqn, impala, ppo.")
         self.cfg, self.space = cfg, space
         self.goal_entropy = -float(space.size) if cfg.target_entropy is None else cfg.target_entropy
         self.model = SACModel(cfg, spec, space.size)

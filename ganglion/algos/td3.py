@@ -31,7 +31,7 @@ from ganglion.config import (
 )
 from ganglion.core import (
     Acted, Action, Algorithm, Box, Draw, Draws, EnvSpec, Knobs, Memory, Model, Noise, Obs, Past, Prediction, Progress,
-    Recipe, Sample, Stateful, Transition, Update,
+    Recipe, Sample, Space, Stateful, Transition, Update,
 )  # fmt: skip
 from ganglion.errors import UserError
 
@@ -55,6 +55,10 @@ class TD3Config(AlgoConfig):
     replay: BufferConfig = buffers.ReplayConfig(capacity=1_000_000, batch=256)
     limiter: LimiterConfig = buffers.RatioConfig(opt_interval=1, warmup=25_000)  # random actions until then
     processor: ProcessorConfig = buffers.RowsConfig()
+
+    @classmethod
+    def accepts(cls, space: Space) -> bool:
+        return type(space) is Box and all(abs(x) < inf for x in (*space.low, *space.high))
 
     def build(self, spec: EnvSpec) -> TD3:
         return TD3(self, spec)
@@ -127,12 +131,10 @@ class TD3(Algorithm[Sample[Transition], Sample[Transition]]):
 
     def __init__(self, cfg: TD3Config, spec: EnvSpec) -> None:
         space = spec.action
-        if not isinstance(space, Box) or not all(abs(x) < inf for x in (*space.low, *space.high)):
-            raise UserError(
-                f"algo.kind: td3 needs a Box action space with finite bounds; {spec.name} has {space}. Try ppo."
-            )
+        if not isinstance(space, Box) or not cfg.accepts(space):
+            raise cfg.refused(spec, "a Box action space with finite bounds")
         if cfg.net.recurrent:
-            raise UserError("algo.net.memory: td3 has no recurrent form; accepted: none. Recurrent: dqn, ppo.")
+            raise UserError("algo.net.memory: td3 has no recurrent form; accepted: none. Recurrent: dqn, impala, ppo.")
         self.cfg, self.space, self.late_every = cfg, space, cfg.delay
         self.model = TD3Model(cfg, spec, space)
         self.target = nn.Lagged(self.model)

@@ -32,6 +32,10 @@ class ReplayConfig(BufferConfig):
     max_use: Count | None = Field(None, ge=1)  # how often a row may be learned from
     max_staleness: Count | None = Field(None, ge=1)  # updates after which a row is not learned from any more
 
+    @property
+    def warms(self) -> int:
+        return self.burn_in
+
     def fitted(self, fold: Fold) -> Fold:
         length = self.sequence or fold.length or (16 if fold.recurrent else 1)
         if self.burn_in >= length:

@@ -1,10 +1,13 @@
-"""Looks an environment over: spaces, seeds, endings, rewards, workers, speed, memory; each verdict with its fix.
+"""Looks an environment over: spaces, seeds, endings, rewards, workers, speed, memory; each verdict with its fix. Or an
+algorithm: whether it is pure, repeats, resumes exactly, acts per slot, and compiles.
 
 ganglion check CartPole-v1                             a registered id, or KIND:ID
 ganglion check cartpole/dqn env.time_limit=100         the environment of a preset or file, settings changed
 ganglion check MyEnv-v0 --import my_module             registered by a module of yours
 ganglion check my_module:MyEnv env.options.size=5      a class of yours, or a function that makes one
 ganglion check my_file.py:MyEnv                        the same
+ganglion check --algo mine --import my_module          an algorithm of yours, over made-up spaces
+ganglion check --algo mine --env MyEnv-v0 algo.lr=0.1  over the spaces of an environment, settings changed
 
 Exit code 0: nothing failed (warnings are advice), 1: something did.
 """
@@ -34,10 +37,16 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=float, default=20.0, metavar="S", help="at most about this long (20)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of episodes and actions (0)")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of text")
+    parser.add_argument("--algo", metavar="NAME", help="check an algorithm instead")
+    parser.add_argument("--env", metavar="ENV", help="the environment whose spaces it is checked over")
     import_argument(parser)
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.algo:
+        return told(of_algorithm(args.algo, args.env, args.words, args.imports), args.json)
+    if args.env:
+        raise UserError(f"--env: it goes with --algo. To check an environment: ganglion check {args.env[:80]}")
     if not args.words:
         raise UserError("nothing to check. Try: ganglion check CartPole-v1")
     if not 50 <= args.steps <= 10_000_000:
@@ -49,8 +58,12 @@ def run(args: argparse.Namespace) -> int:
     subject = asked(args.words, args.imports)
     from ganglion.envs.check.check_env import check_env
 
-    report = check_env(subject, steps=args.steps, seed=args.seed, seconds=args.seconds)
-    if args.json:
+    return told(check_env(subject, steps=args.steps, seed=args.seed, seconds=args.seconds), args.json)
+
+
+def told(report: CheckReport, as_json: bool) -> int:
+    """Says what was found; the exit code."""
+    if as_json:
         say(json.dumps(plain(report)))
     elif sys.stdout.isatty():
         show(report)
@@ -77,6 +90,24 @@ def asked(words: list[str], imports: list[str]) -> Any:
         return own(module, attribute, rest)
     named = [environment(name)] if name else []
     return load(None, ["algo=ppo", *named, *rest]).env  # an algorithm is asked for, and not used
+
+
+def of_algorithm(name: str, env: str | None, settings: list[str], imports: list[str]) -> CheckReport:
+    """An algorithm by its name and settings, over the spaces of an environment or made-up ones."""
+    from ganglion.config import load
+    from ganglion.config.files import import_module
+    from ganglion.runtime.build import build_env
+    from ganglion.runtime.check_algorithm import SLOTS, check_algorithm, made_up
+
+    for module in imports:
+        import_module(module)
+    named = [environment(env)] if env else ["env={kind: toy, id: identity}"]
+    cfg = load(None, [f"algo={name}", *named, *settings])
+    if not env:
+        return check_algorithm(cfg.algo, made_up(cfg.algo))
+    made = build_env(cfg, SLOTS)
+    made.close()
+    return check_algorithm(cfg.algo, made.spec)
 
 
 def own(module: str, attribute: str, rest: list[str]) -> Any:

@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from traceback import format_exception
 from typing import TextIO
 from unicodedata import category
 
@@ -26,6 +27,12 @@ def complain(message: str) -> None:
     """A problem, on stderr."""
     with losing(sys.stderr) as out:
         out.write(f"ganglion: {clipped(harmless(message))}\n")
+
+
+def show(error: BaseException | None) -> None:
+    """Where an error of somebody's code came from, on stderr."""
+    with losing(sys.stderr) as out:
+        out.write(harmless("".join(format_exception(error))))
 
 
 @contextmanager

@@ -9,9 +9,9 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from ganglion.cli.text import complain, say, table
+from ganglion.cli.text import complain, say, show, table
 from ganglion.core import Stop
-from ganglion.errors import EnvError, LearnerLostError, UserError
+from ganglion.errors import AlgorithmError, EnvError, LearnerLostError, UserError
 from ganglion.processes import caught
 
 if TYPE_CHECKING:
@@ -72,6 +72,8 @@ def drive_once(run: Run, imports: Sequence[str]) -> int:
             complain(f"{lost}, told to stop as well. {remains(run, resume)}")
             return 128 + asked.signal
         except UserError as error:
+            if type(error) is AlgorithmError:  # whoever wrote it wants to see where
+                show(error.__cause__)
             raise type(error)(f"{error} {remains(run, resume)}") from error
         except SystemExit as error:  # of an environment that is no slot of ours, as a whole vector of them
             raise EnvError(f"env: it called sys.exit({error.code!r}). {remains(run, resume)}") from error

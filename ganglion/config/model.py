@@ -24,7 +24,7 @@ from ganglion.errors import UserError, nearest
 if TYPE_CHECKING:
     import torch
 
-    from ganglion.core import Algorithm, Buffer, Env, EnvSpec, Limiter, Processor, Recipe
+    from ganglion.core import Algorithm, Buffer, Env, EnvSpec, Limiter, Processor, Recipe, Space
 
 
 class Config(BaseModel):
@@ -129,6 +129,17 @@ class Part(Config):
 class AlgoConfig(Part, family="algo"):
     """Every knob of an algorithm, and what to plug around it."""
 
+    @classmethod
+    def accepts(cls, space: Space) -> bool:
+        """Whether it can act in such an action space."""
+        return True
+
+    def refused(self, spec: EnvSpec, needs: str) -> UserError:
+        """That it needs another action space, and which algorithms of the package would do."""
+        able = [name for name in registry.TABLE["algo"] if registry.lookup("algo", name).accepts(spec.action)]
+        tried = f"Try {' or '.join(able)}."
+        return UserError(f"algo.kind: {self.kind} needs {needs}; {spec.name} has {spec.action}. {tried}")
+
     def build(self, spec: EnvSpec) -> Algorithm[Any, Any]:
         raise NotImplementedError(f"{type(self).__name__} has no build")
 
@@ -201,6 +212,11 @@ class BufferConfig(Part, family="buffer"):
     def rated(self) -> bool:
         """Whether rows should bring `q` and `value` in their extras: what whoever explored expected."""
         return False
+
+    @property
+    def warms(self) -> int:
+        """First rows of a sequence that only warm the memory up: no gradient should pass through them."""
+        return 0
 
     def folded(self, n: int, gamma: float, recurrent: bool) -> Folded:
         """A buffer of transitions over n steps."""

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Protocol
 from pydantic import AfterValidator, BeforeValidator, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
-Unit = Literal["steps", "opts", "seconds", "never"]
+Unit = Literal["steps", "updates", "seconds", "never"]
 
 _NUMBER = r"[+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _COUNT = re.compile(rf"({_NUMBER})([kM]?)")
@@ -19,8 +19,9 @@ _MAGNITUDE = {"": 1, "k": 1_000, "M": 1_000_000}
 _UNITS: dict[str, tuple[Unit, int]] = {
     "step": ("steps", 1),
     "steps": ("steps", 1),
-    "opt": ("opts", 1),
-    "opts": ("opts", 1),
+    "update": ("updates", 1),
+    "updates": ("updates", 1),
+    "opts": ("updates", 1),  # as configs of earlier versions say
     "s": ("seconds", 1),
     "min": ("seconds", 60),
     "h": ("seconds", 3600),
@@ -42,19 +43,19 @@ class At(Protocol):
 
 @dataclass(frozen=True)
 class Every:
-    """An interval or an amount with its unit; `count` is in steps, opts or seconds, infinite for "never"."""
+    """An interval or an amount with its unit; `count` is in steps, updates or seconds, infinite for "never"."""
 
     count: float
     unit: Unit
 
     @classmethod
     def parse(cls, text: str) -> Every:
-        """Reads "5k steps", "200 opts", "30 s", "10 min", "2 h" or "never"."""
+        """Reads "5k steps", "200 updates", "30 s", "10 min", "2 h" or "never"."""
         if text == "never":
             return cls(inf, "never")
         found = _EVERY.fullmatch(text)
         if not found or found[3] not in _UNITS:
-            raise ValueError("should be a number and a unit, such as '5k steps', '200 opts', '10 min', or 'never'")
+            raise ValueError("should be a number and a unit, such as '5k steps', '200 updates', '10 min', or 'never'")
         unit, scale = _UNITS[found[3]]
         count = _magnify(found[1], found[2]) * scale
         if not 0 < count <= _MOST:
@@ -67,7 +68,7 @@ class Every:
         """The counter of this unit."""
         if self.unit == "steps":  # asked several times per event: no table
             return at.env_steps
-        if self.unit == "opts":
+        if self.unit == "updates":
             return at.opt_steps
         return at.seconds if self.unit == "seconds" else 0.0
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import importlib
 import json
+import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
@@ -17,6 +19,9 @@ from ganglion.faults import broken
 
 if TYPE_CHECKING:
     from gymnasium.envs.registration import EnvSpec as GymSpec
+
+
+log = logging.getLogger(__name__)
 
 
 class NewWorld(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -37,12 +42,28 @@ def repaired(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
     return NewWorld(env) if type(env.unwrapped).__name__ == "BipedalWalker" else env
 
 
-def quieten(spec: GymSpec) -> None:
-    """Keeps ALE from saying its name for every game that is made."""
-    if str(spec.entry_point).startswith("ale_py"):
+def quieten(spec: GymSpec, first: bool = True) -> None:
+    """Keeps ALE from saying its name, and MuJoCo from repeating its warnings, for every environment that is made.
+    `first`: whether warnings of this process are shown at all."""
+    entry = str(spec.entry_point)
+    if entry.startswith("ale_py"):
         import ale_py
 
         ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
+    elif "mujoco" in entry:
+        with suppress(ImportError, AttributeError):  # an older one, or none
+            mujoco = importlib.import_module("mujoco")
+            if mujoco.get_mju_user_warning() is None:
+                mujoco.set_mju_user_warning(warn_once if first else shown.add)
+
+
+shown: set[str] = set()  # warnings of simulators
+
+
+def warn_once(text: str) -> None:
+    if text not in shown:
+        shown.add(text)
+        log.warning("MuJoCo: %s", text)
 
 
 class Checked(spaces.Discrete):
@@ -153,13 +174,13 @@ def _register(name: str) -> None:
         gymnasium.register_envs(module)
 
 
-def make_one(spec: GymSpec, options: Mapping[str, Any], render: bool) -> gymnasium.Env[Any, Any]:
+def make_one(spec: GymSpec, options: Mapping[str, Any], render: bool, first: bool = True) -> gymnasium.Env[Any, Any]:
     """One environment without the wrappers whose work the slots do themselves: step order, checks, time limit."""
     spec = copy.deepcopy(spec)
     spec.order_enforce = False
     extra = {"render_mode": "rgb_array"} if render else {}
     try:
-        quieten(spec)
+        quieten(spec, first)
         return repaired(gymnasium.make(spec, max_episode_steps=-1, disable_env_checker=True, **options, **extra))
     except Exception as error:
         raise explained(spec, error) from error
@@ -196,7 +217,7 @@ def gym_slot(
     """
     from gymnasium.envs.registration import EnvSpec
 
-    return wrapped(make_one(EnvSpec.from_json(spec), options_of(slot, options, per_slot), False), layers)
+    return wrapped(make_one(EnvSpec.from_json(spec), options_of(slot, options, per_slot), False, slot == 0), layers)
 
 
 def own_slot(slot: int, made: str) -> gymnasium.Env[Any, Any]:

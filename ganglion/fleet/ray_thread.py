@@ -25,14 +25,21 @@ ENDED, STOPPED = ("", "Z", "X"), ("T", "t")  # states of a process, as in /proc
 class Health:
     """Whether Ray lives: its processes on this machine are looked at, and it is asked for its nodes, in a thread.
 
-    Looks are counted, not seconds: whoever was stopped for an hour has missed nothing.
+    Another thread counts the looks, however long the learner is busy with something else. Looks are counted, not
+    seconds: whoever was stopped for an hour has missed nothing.
     """
 
     def __init__(self, ray: Any) -> None:
         self.ray, self.node = ray, ray.get_runtime_context().get_node_id()
         self.pids = processes(self.node)
-        self.missed, self.looked, self.closed = 0, monotonic(), Event()
-        Thread(target=self.listen, name="ray-health", daemon=True).start()
+        self.missed, self.closed = 0, Event()
+        for target in (self.listen, self.count):
+            Thread(target=target, name="ray-health", daemon=True).start()
+
+    def count(self) -> None:
+        """A look more, until a sign of life; asking Ray may not return."""
+        while not self.closed.wait(LOOK):
+            self.missed += 1
 
     def listen(self) -> None:
         while not self.closed.wait(LOOK):
@@ -46,8 +53,6 @@ class Health:
         for name, pid in self.pids.items():
             if state(pid) in ENDED:
                 raise ClusterLostError(f"run.mode: Ray's {name} has ended (process {pid}).")
-        if monotonic() - self.looked > LOOK:
-            self.looked, self.missed = monotonic(), self.missed + 1
         if self.missed > SILENT:
             raise ClusterLostError(f"run.mode: Ray has not answered for {SILENT * LOOK:.0f} s.")
 

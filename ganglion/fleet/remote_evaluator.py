@@ -14,7 +14,7 @@ from ganglion.config import Every, RunConfig
 from ganglion.core import Episode, LogData, Progress, State, Stop
 from ganglion.errors import ClusterLostError
 from ganglion.fleet.ray_actor import EvaluatorActor, ProcessDiedError
-from ganglion.fleet.ray_fleet import RayFleet, deaths, end_actors, explained
+from ganglion.fleet.ray_fleet import CLOSING, RayFleet, deaths, end_actors, explained
 from ganglion.fleet.remote_explorer import away, numbers
 from ganglion.fleet.wire import pack_weights, unpack_weights
 from ganglion.record.stages import Evaluated, Now
@@ -124,4 +124,4 @@ class EvaluatedRemotely(Evaluated):
     def close(self) -> None:
         if self.actor is not None:
             with suppress(ClusterLostError):
-                self.talk(lambda: end_actors(self.ray, [self.actor]))
+                self.talk(lambda: end_actors(self.ray, [self.actor]), CLOSING)

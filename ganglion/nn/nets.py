@@ -8,6 +8,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from ganglion import ops
 from ganglion.config import NetConfig, register
 from ganglion.core import Action, EnvSpec, Memory, Model, Obs, Past, Space
 from ganglion.nn import cells
@@ -111,10 +112,23 @@ class ObsEncoder(Model):
 class Encoded(Model):
     """A model whose networks all read one encoder."""
 
-    def __init__(self, net: MLPConfig, space: Space) -> None:
+    def __init__(self, net: MLPConfig, space: Space, burn_in: int = 0) -> None:
+        """`burn_in`: the first rows of a sequence, which only warm the memory up (`encode`)."""
         super().__init__()
         self.encoder = net.encoder(space)
-        self.recurrent = net.recurrent
+        self.recurrent, self.burn_in = net.recurrent, burn_in if net.recurrent else 0
+
+    def encode(self, obs: Obs, past: Past) -> tuple[Tensor, Memory]:
+        """Features [T, B, out] and the memory after them; no gradient passes through rows of the burn-in."""
+        first = self.burn_in
+        if not first or past.start.shape[0] <= first:  # it acts, one row at a time
+            return self.encoder(obs, past)
+        with torch.no_grad():
+            start = Past(past.memory, past.start[:first])
+            warm, memory = self.encoder(ops.map_tree(lambda x: x[:first], obs), start)
+        rest = Past(memory, past.start[first:])
+        features, memory = self.encoder(ops.map_tree(lambda x: x[first:], obs), rest)
+        return torch.cat([warm, features]), memory
 
     def initial(self, slots: int) -> Memory:
         return self.encoder.initial(slots)

@@ -1,10 +1,10 @@
 """Checkpoints of a run: atomic, checked byte by byte, and as cheap as what changed.
 
-    checkpoints/<env steps>/   manifest.json, state.safetensors
-    checkpoints/best/          the same, without buffers
-    checkpoints/chunks/        blocks of buffers, named by content and shared by all checkpoints
+    checkpoints/<env steps>-<updates>/   manifest.json, state.safetensors
+    checkpoints/best/                    the same, without buffers
+    checkpoints/chunks/                  blocks of buffers, named by content and shared by all checkpoints
 
-How a checkpoint becomes whole on a disk or in a store is in keeping.py. Chunks are written before
+How a checkpoint becomes whole on a disk or in a store is in checkpoint_files.py. Chunks are written before
 any manifest names them and removed after the last manifest that named them is gone.
 """
 
@@ -24,7 +24,7 @@ from torch import Tensor
 from ganglion.core import Json, Ring, State
 from ganglion.errors import DiskError, UserError, nearest
 from ganglion.record import manifest
-from ganglion.record.checkpoint_files import CHUNKS, keeper
+from ganglion.record.checkpoint_files import CHUNKS, Counts, counted, keeper
 from ganglion.record.stores import StoreError, Where
 from ganglion.record.tensor_file import TORCH, TensorForm, digest, form, pack, read_into
 
@@ -56,16 +56,17 @@ class Checkpoints:
         self.keep = keep
         self.kept: Kept = {}  # what the newest checkpoint refers to
 
-    def save(self, state: State, step: int, meta: Mapping[str, Json]) -> Where:
-        """Writes a checkpoint and removes those beyond `keep`. Fails without a change to the ones already there."""
+    def save(self, state: State, step: int, meta: Mapping[str, Json], updates: int = 0) -> Where:
+        """Writes a checkpoint and removes those beyond `keep`. Fails without a change to the ones already there. Its
+        name is `step`, of the environment, and `updates`: learning from data makes no steps."""
         with ExitStack() as after:
             after.callback(self.keeper.forget)
             with self._all_or_nothing(state):
                 kept = self._save_rings(state)
-                path = self._place(str(step), state, _Body(step, meta, kept))
+                path = self._place(f"{step}-{updates}", state, _Body(step, meta, kept))
             self.kept = kept
             with _best_effort("old checkpoints could not be removed"):
-                self._prune(step)
+                self._prune((step, updates))
             return path
 
     def save_best(self, state: State, step: int, meta: Mapping[str, Json]) -> Where:
@@ -77,7 +78,8 @@ class Checkpoints:
                 return self._place("best", state, _Body(step, meta, {}))
 
     def newest(self, finite: bool = False) -> Where | None:
-        """The checkpoint with the most steps, or None; on request the newest whose weights are all finite."""
+        """The checkpoint with the most steps, and of these the most updates, or None; on request the newest whose
+        weights are all finite."""
         steps = self._steps()
         return next((steps[step] for step in reversed(steps) if not finite or _finite(steps[step])), None)
 
@@ -172,11 +174,11 @@ class Checkpoints:
 
     # -------------------------------------------------------- after a save
 
-    def _steps(self) -> dict[int, Any]:
-        steps = {int(name): path for name, path in self.keeper.found(self.folder) if name.isdecimal()}
+    def _steps(self) -> dict[Counts, Any]:
+        steps = {counts: path for name, path in self.keeper.found(self.folder) if (counts := counted(name))}
         return {step: path for step, path in sorted(steps.items()) if self.keeper.holds(self.keeper.manifest(path))}
 
-    def _prune(self, step: int) -> None:
+    def _prune(self, step: Counts) -> None:
         """Drops all but the last `keep` and the last finite one, and any ahead of `step`: a run that was taken up
         earlier has left them."""
         steps = self._steps()

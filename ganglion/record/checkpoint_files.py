@@ -17,8 +17,16 @@ MANIFEST, STATE, CHUNKS = "manifest.json", "state.safetensors", "chunks"
 GENERATION = re.compile(r"manifest(?:\.(\d{1,9}))?\.json")
 MARK = re.compile(r"whole\.(\d{1,9})")
 CONTENT = re.compile(r"state-[0-9a-f]{32}\.safetensors")
+COUNTED = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")  # without updates: of an earlier version
 PIECES = 3  # files of a checkpoint: tensors, manifest, mark
 Parts = Iterable[bytes | memoryview]
+Counts = tuple[int, int]  # env steps, updates
+
+
+def counted(name: str) -> Counts | None:
+    """What a checkpoint was saved at, by its name; None where it is no such name."""
+    found = COUNTED.fullmatch(name)
+    return (int(found[1]), int(found[2] or 0)) if found else None
 
 
 class CheckpointFiles(Protocol):
@@ -149,7 +157,7 @@ class InStore:
     def recover(self, folder: Remote) -> None:
         self.seen = folder.tree() if self.seen is None else self.seen
         for name, target in self.found(folder):
-            if name.isdecimal() or name == "best":
+            if counted(name) or name == "best":
                 self.tidy(target)
 
     def forget(self) -> None:

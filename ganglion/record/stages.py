@@ -34,7 +34,7 @@ from ganglion.core import (
     read_number,
     under,
 )
-from ganglion.errors import DiskError, DivergedError, EvaluationStoppedError
+from ganglion.errors import DiskError, DivergedError, EvaluationStoppedError, UserError
 
 
 class Due:
@@ -226,7 +226,10 @@ class Recorded(Stage):
         now: Now,
         extra: Callable[[], Mapping[str, float]],
         stops: bool = False,
+        algo: str = "",
     ) -> None:
+        """`algo`: whose metrics they are."""
+        self.algo = algo
         self.writers, self.due, self.now, self.extra, self.stops = writers, Due(every), now, extra, stops
         self.waiting: dict[str, list[tuple[Tensor | float, int, int]]] = {}  # not yet read, how often, at which update
         self.lost: tuple[str, float, int] | None = None  # the first that is not finite: name, value, update
@@ -249,10 +252,17 @@ class Recorded(Stage):
         return None
 
     def wait(self, name: str, value: Tensor | float, count: int, update: int) -> None:
-        if isinstance(value, Tensor) and value.is_cpu:  # kept, it would split the memory that an update uses again
-            value = value.item()
-        if not isinstance(value, Tensor):
-            self.look(name, value, update)
+        try:
+            if isinstance(value, Tensor) and value.is_cpu:  # kept, it would split the memory that an update uses again
+                value = value.item()
+            if not isinstance(value, Tensor):
+                self.look(name, value, update)
+            elif value.dim():
+                raise TypeError
+        except (TypeError, RuntimeError) as error:
+            what = f"a tensor {list(value.shape)}" if torch.is_tensor(value) else repr(value)[:80]
+            who = f"{self.algo}: " if name.startswith("learn/") else ""
+            raise UserError(f"{who}metric {name} should be a number or a tensor without axes, got {what}.") from error
         values = self.waiting.setdefault(name, [])
         values.append((value, count, update))
         if len(values) >= MOST_WAITING:

@@ -15,6 +15,7 @@ from ganglion.core import (
     Algorithm,
     Carried,
     Knobs,
+    Memory,
     Noise,
     Obs,
     Past,
@@ -98,7 +99,7 @@ class Agent:
         """The past of slots whose episodes are about to start."""
         start = torch.ones(1, slots, dtype=torch.bool, device=self.device)
         self.fresh[slots] = tuple(x.to(self.device) for x in self.algo.carry(slots))
-        return Past(self.algo.model.initial(slots), start, self.fresh[slots])
+        return Past(laid_out(self.algo.model.initial(slots)), start, self.fresh[slots])
 
     def begun(self, past: Past) -> Past:
         """The same, where an episode starts with what a slot carries then."""
@@ -244,7 +245,7 @@ def enter(obs: Obs) -> Obs:
 def leave(acted: Acted, past: Past) -> Acted:
     """The moment that was acted in, without the time axis; memory and what is carried keep theirs."""
     action, extras = ops.map_tree(lambda x: x[0], (acted.action, acted.extras))
-    return Acted(action, extras, acted.memory, acted.carried or past.carried)
+    return Acted(action, extras, laid_out(acted.memory), acted.carried or past.carried)
 
 
 def carrying(prediction: Prediction, past: Past) -> Prediction:
@@ -255,3 +256,8 @@ def carrying(prediction: Prediction, past: Past) -> Prediction:
 def begin(start: Tensor, fresh: Tensor, carried: Tensor) -> Tensor:
     """`fresh` where an episode starts."""
     return torch.where(start.reshape(*start.shape, *(1,) * (carried.ndim - 2)), fresh, carried)
+
+
+def laid_out(memory: Memory) -> Memory:
+    """Memory with the strides that it always has: compiled functions take no others, and it is what they return."""
+    return tuple(part.contiguous() for part in memory)

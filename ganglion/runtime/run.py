@@ -20,7 +20,15 @@ from ganglion import registry
 from ganglion.config import RunConfig, dump, load
 from ganglion.config.files import modules
 from ganglion.core import Command, Episode, Json, LogData, Progress, State, Stop, join, read_count, under
-from ganglion.errors import ClusterLostError, DiskError, EnvError, FolderLostError, LearnerLostError, UserError
+from ganglion.errors import (
+    AlgorithmError,
+    ClusterLostError,
+    DiskError,
+    EnvError,
+    FolderLostError,
+    LearnerLostError,
+    UserError,
+)  # fmt: skip
 from ganglion.fast import Compiler
 from ganglion.fast.profile import Profile
 from ganglion.record.atomic_write import recover, write_file
@@ -34,6 +42,7 @@ from ganglion.record.stages import Evaluated, Recorded, Saved, Stopped, compose,
 from ganglion.record.stores import StoreError, Where, located
 from ganglion.record.writers import RunInfo
 from ganglion.runtime.agent import Agent
+from ganglion.runtime.algorithm_errors import Forgotten, beyond_draws, told
 from ganglion.runtime.build import build, build_agents, build_env, build_evaluator, light, pick_device
 from ganglion.runtime.engine import Engine
 from ganglion.runtime.evaluator import deviation, never
@@ -66,7 +75,9 @@ class Run:
         self.stopped = Stopped(cfg.train.target)
         stops = cfg.train.on_nan == "stop"
         self.failed = Failed(self.trainer, self.mirror.path, str(folder), stops)
-        self.recorded = Recorded(self.writers, cfg.log.every, now, self.extra, stops)
+        algo = trainer.learner.agent.algo
+        self.forgotten: Forgotten | None = Forgotten(algo)  # until it has been asked
+        self.recorded = Recorded(self.writers, cfg.log.every, now, self.extra, stops, type(algo).__name__)
         self.saved = Saved(self.save, self.save_best, cfg.save.every, now)
 
     def judge(self, now: Callable[[], Progress]) -> Evaluated:
@@ -180,6 +191,10 @@ class Run:
                 if self.cfg.save.every.unit != "never":
                     self.save()
                 raise
+            except (UserError, LearnerLostError, OSError):
+                raise
+            except Exception as error:
+                raise self.broken(error) from error
             finally:
                 engine.detach()
                 for writer in self.writers:
@@ -189,6 +204,18 @@ class Run:
                 if self.mirror.private:
                     self.guard()
                     self.mirror.send()
+
+    def broken(self, error: Exception) -> UserError:
+        """What to say of an exception that is no message yet, an algorithm's as a rule: the run is saved as it is."""
+        beyond = beyond_draws(error)
+        if beyond is not None:
+            return UserError(f"{beyond}: {told(error)}.")
+        if self.cfg.save.every.unit == "never" or self.trainer.at == Progress():
+            return AlgorithmError(f"{told(error)}.")
+        try:
+            return AlgorithmError(f"{told(error)}. Saved as it was then: {self.save()}.")
+        except Exception as another:
+            return AlgorithmError(f"{told(error)}. It could not be saved: {told(another)}.")
 
     def open_writers(self) -> None:
         at, budget = self.trainer.at, self.cfg.train.budget
@@ -263,7 +290,17 @@ class Run:
 
     def save(self) -> str:
         finite, state = self.sound(), self.state()
-        return str(self.checkpoints.save(state, self.trainer.at.env_steps, {**self.settle(), "finite": finite}))
+        self.check_parts()
+        at, meta = self.trainer.at, {**self.settle(), "finite": finite}
+        return str(self.checkpoints.save(state, at.env_steps, meta, at.opt_steps))
+
+    def check_parts(self) -> None:
+        """Says, at the first save after an update, what changes and is not saved."""
+        if self.trainer.at.opt_steps and self.forgotten is not None:
+            owner, names, self.forgotten = self.trainer.learner.agent.algo, self.forgotten.names(), None
+            for name in names:
+                text = "%s.%s changes and is not saved: a resumed run starts it anew. Name it in parts()."
+                log.warning(text, type(owner).__name__, name)
 
     def save_best(self) -> str:
         judged = self.evaluated.judged  # by now the agent may be another

@@ -152,7 +152,7 @@ def test_a_run_whose_folder_is_gone_is_saved_in_a_new_one(
         run = trained_while(folder, lambda: shutil.rmtree(folder) if how == "removed" else folder.rename(away))
     assert caplog.text.count(f"{folder} was removed or moved away") == 1 and "made anew" in caplog.text
     newest = run.checkpoints.newest()
-    assert newest is not None and newest.name == str(run.trainer.at.env_steps)
+    assert newest is not None and newest.name == "{}-{}".format(*run.trainer.at)
     assert main(["eval", str(folder), "--episodes", "1"]) == 0
     assert metrics(folder)[-1]["env_steps"] == run.trainer.at.env_steps
     assert finish(Run.open(folder, ["train.budget=1200 steps"])).trainer.at.env_steps >= 1_200
@@ -211,7 +211,7 @@ def test_an_error_in_a_save_is_borne(
     run.close()
     assert f"{disk.failed}: {os.strerror(code)}" in caplog.text and "Training goes on" in caplog.text
     newest = run.checkpoints.newest()
-    assert newest is not None and newest.name == str(run.trainer.at.env_steps)
+    assert newest is not None and newest.name == "{}-{}".format(*run.trainer.at)
 
 
 # ------------------------------------------------------------ readers beside a run that trains

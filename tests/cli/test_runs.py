@@ -16,6 +16,7 @@ import pytest
 
 import ganglion
 from ganglion.cli import main
+from ganglion.record.checkpoint_files import counted
 
 ROOT = Path(__file__).parents[2]
 Captured = pytest.CaptureFixture[str]
@@ -63,7 +64,7 @@ def test_play_writes_a_gif(trained: Path, tmp_path: Path, capsys: Captured) -> N
 
 def test_resume_with_a_longer_budget(trained: Path, capsys: Captured) -> None:
     assert main(["resume", str(trained), "train.budget=900 steps"]) == 0
-    assert max(int(path.name) for path in (trained / "checkpoints").iterdir() if path.name.isdigit()) >= 900
+    assert max(filter(None, map(counted, os.listdir(trained / "checkpoints")))) >= (900, 1)
     assert main(["resume", str(trained), "train.budgt=900 steps"]) == 2
     assert "Did you mean 'budget'?" in capsys.readouterr().err
 
@@ -117,7 +118,7 @@ def test_a_signal_saves_and_the_run_resumes(number: signal.Signals, tmp_path: Pa
     assert process.returncode == 128 + number, err
     assert f"ganglion resume {folder}" in out
     assert "Traceback" not in err
-    [saved] = [int(path.name) for path in (folder / "checkpoints").iterdir() if path.name.isdigit()]
+    [(saved, _)] = filter(None, map(counted, os.listdir(folder / "checkpoints")))
     assert main(["resume", str(folder), f"train.budget={saved + 100} steps"]) == 0
 
 
@@ -138,4 +139,4 @@ def test_a_terminal_that_is_closed_saves_the_run(tmp_path: Path) -> None:
             os.read(terminal, 1 << 16)
     os.close(terminal)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 128 + signal.SIGHUP
-    assert any(path.name.isdigit() for path in (folder / "checkpoints").iterdir())
+    assert any(counted(path.name) for path in (folder / "checkpoints").iterdir())

@@ -20,7 +20,7 @@ def test_due_once_per_interval_even_when_counts_jump() -> None:
 def test_units() -> None:
     at = Progress(env_steps=5, opt_steps=20, seconds=61.0)
     assert not Due(every("10 steps")).due(at)
-    assert Due(every("10 opts")).due(at)
+    assert Due(every("10 updates")).due(at)
     assert Due(every("1 min")).due(at)
     assert not Due(every("never")).due(at)
 

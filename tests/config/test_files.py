@@ -23,7 +23,7 @@ WORDS = st.text(st.characters(codec="utf-8"), max_size=30) | st.sampled_from(
 
 
 def sections() -> st.SearchStrategy[dict[str, Any]]:
-    intervals = st.sampled_from(["5k steps", "7 opts", "10 min", "0.25 s", "never", "1234567 steps"]).map(every)
+    intervals = st.sampled_from(["5k steps", "7 updates", "10 min", "0.25 s", "never", "1234567 steps"]).map(every)
     log = st.builds(dict, every=intervals, writers=st.permutations([Paper(lines=3), Drum()]).map(tuple))
     run = st.builds(
         dict,

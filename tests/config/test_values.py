@@ -17,7 +17,7 @@ from ganglion.config import Config, Count, Every, every
         "1.5k steps",
         "1234 steps",
         "1M steps",
-        "200 opts",
+        "200 updates",
         "30 s",
         "0.5 s",
         "10 min",
@@ -39,7 +39,8 @@ def test_an_interval_is_written_as_it_was_read(text: str) -> None:
         ("1e5 steps", 100_000, "steps"),
         ("1.1k steps", 1_100, "steps"),
         ("1 step", 1, "steps"),
-        ("200 opts", 200, "opts"),
+        ("200 updates", 200, "updates"),
+        ("200 opts", 200, "updates"),
         ("10 min", 600, "seconds"),
         ("2 h", 7_200, "seconds"),
         ("never", float("inf"), "never"),
@@ -69,7 +70,7 @@ def test_bad_intervals(text: str, reason: str) -> None:
         every(text)
 
 
-@given(st.integers(1, 10**11), st.sampled_from(["steps", "opts", "s", "min", "h"]))
+@given(st.integers(1, 10**11), st.sampled_from(["steps", "updates", "s", "min", "h"]))
 def test_intervals_round_trip(count: int, unit: str) -> None:
     first = every(f"{count} {unit}")
     assert every(str(first)) == first

@@ -73,10 +73,13 @@ class Q(Algorithm[Sample[Transition], Sample[Transition]]):
 
     def __init__(self, cfg: QConfig, spec: EnvSpec) -> None:
         self.cfg = cfg
-        self.model = Perceptron(spec, cfg.size)
+        self.model = self.network(spec)
         self.target = nn.Lagged(self.model)
         self.optim = nn.Adam(self.model, lr=cfg.lr)
         self.sync_every = 5
+
+    def network(self, spec: EnvSpec) -> Perceptron:
+        return Perceptron(spec, self.cfg.size)
 
     def explore(self, prediction: Prediction, knobs: Knobs, noise: Noise) -> Acted:
         return Acted(prediction.dist.epsilon(knobs["epsilon"], noise), {}, prediction.memory)
@@ -231,3 +234,31 @@ class Phased(Algorithm[Rollout, Rollout]):
 
     def parts(self) -> Mapping[str, Stateful]:
         return {"model": self.model, "optim": self.optim}
+
+
+@register("algo", "strided-q")
+class StridedConfig(QConfig):
+    """Its memory is a part of a larger tensor, and in the beginning one row for all slots."""
+
+    def build(self, spec: EnvSpec) -> StridedQ:
+        return StridedQ(self, spec)
+
+
+class Strided(Perceptron):
+    recurrent = True
+
+    def initial(self, slots: int) -> Memory:
+        return (torch.zeros(1, 1, 4).expand(1, slots, 4),)
+
+
+class StridedQ(SlowQ):
+    model: Strided
+
+    def network(self, spec: EnvSpec) -> Strided:
+        return Strided(spec, self.cfg.size)
+
+    def predict(self, obs: Obs, past: Past, noise: Noise) -> Prediction:
+        hidden = torch.relu(self.model.inner(obs.float()))
+        kept = torch.where(past.start[..., None], hidden[..., :4], past.memory[0] + hidden[..., :4])
+        q = self.model.outer(hidden) + kept.sum(-1, keepdim=True)
+        return Prediction(ops.Greedy(q, ops.mask(obs)), q.amax(-1), (torch.cat([kept, hidden], -1)[..., :4],))

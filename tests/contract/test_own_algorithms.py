@@ -13,6 +13,7 @@ import tests.contract.own_algorithms  # noqa: F401  registers them
 from ganglion import ops
 from ganglion.config import RunConfig
 from ganglion.core import Row
+from ganglion.fast import Compiled
 from ganglion.runtime.build import build
 from ganglion.runtime.engine import Engine
 from ganglion.runtime.run import Run
@@ -120,3 +121,13 @@ def test_phases_of_two_kinds() -> None:
     kinds = ["values" if "value_loss" in log.metrics else "policy" for log in made() if log.kind == "learn"]
     made.close()
     assert kinds[:12] == ["policy"] * 4 + ["values"] * 2 + ["policy"] * 4 + ["values"] * 2
+
+
+def test_compiled_it_may_remember_with_any_strides() -> None:
+    """A graph is called with what it returned: a memory with other strides than its first ended long runs."""
+    one, two = (build(config("strided-q"), Engine(torch.device("cpu"), wrap)) for wrap in (None, Compiled))
+    for _ in range(12):
+        one.run_collect(), two.run_collect()
+    (a,), (b,) = (made.source.seats[0].past.memory for made in (one, two))
+    assert a.shape == (1, 4, 4) and a.is_contiguous() and a.any()
+    torch.testing.assert_close(a, b)

@@ -1,4 +1,4 @@
-"""Made-up worlds over any spaces, and the cases every algorithm is put through."""
+"""The cases every algorithm is put through."""
 
 from __future__ import annotations
 
@@ -8,110 +8,13 @@ from typing import Any
 
 import torch
 
-from ganglion import ops, registry
-from ganglion.core import (
-    Box,
-    Composite,
-    Discrete,
-    Env,
-    EnvSpec,
-    Episode,
-    MultiBinary,
-    MultiDiscrete,
-    Past,
-    Space,
-    State,
-    Step,
-)  # fmt: skip
-from ganglion.runtime.agent import Agent
-from ganglion.runtime.engine import Engine
-from ganglion.runtime.explorer import Explorer, Seat
-from ganglion.runtime.learner import Learner
+from ganglion import registry
+from ganglion.core import Box, Composite, Discrete, EnvSpec, MultiBinary, MultiDiscrete, Space
+from ganglion.runtime import check_algorithm
+from ganglion.runtime.check_algorithm import one_graph as one_graph
+from ganglion.runtime.random_world import CPU as CPU
+from ganglion.runtime.random_world import RandomWorld as RandomWorld
 from ganglion.runtime.randomness import Stream
-
-CPU = torch.device("cpu")
-
-
-def draw(space: Space, slots: int, g: torch.Generator, mask: bool = False) -> Any:
-    """A random element per slot."""
-    match space:
-        case Box() if space.dtype == torch.uint8:
-            return torch.randint(0, 256, (slots, *space.shape), generator=g, dtype=torch.uint8)
-        case Box():
-            return torch.randn(slots, *space.shape, generator=g)
-        case Discrete():
-            return torch.randint(0, space.n, (slots,), generator=g)
-        case MultiDiscrete():
-            return torch.stack([torch.randint(0, n, (slots,), generator=g) for n in space.nvec], -1)
-        case MultiBinary():
-            bits = torch.randint(0, 2, (slots, space.n), generator=g)
-            bits[:, 0] = 1  # as a mask, it leaves something legal
-            return bits.bool() if mask else bits
-        case Composite():
-            return {k: draw(s, slots, g, mask=k == "action_mask") for k, s in space.items.items()}
-
-
-class RandomWorld(Env):
-    """Random observations, rewards and endings; says when an action does not fit its space."""
-
-    promise = "state"
-
-    def __init__(self, spec: EnvSpec) -> None:
-        self.spec = spec
-
-    def reset(self, seed: int) -> Step:
-        self.g = torch.Generator().manual_seed(seed % 2**31)
-        slots = self.spec.slots
-        off = torch.zeros(slots, dtype=torch.bool)
-        self.now = Step(draw(self.spec.obs, slots, self.g), torch.zeros(slots), off, off, ~off)
-        return self.now
-
-    def step(self, action: Any) -> Step:
-        action = ops.to_device(action, CPU)
-        self.check(self.spec.action, action)
-        self.check_legal(action)
-        slots, alive = self.spec.slots, self.now.valid
-        ends = torch.rand(slots, generator=self.g)
-        terminated, truncated = (ends < 0.1) & alive, (ends > 0.9) & alive
-        reward = torch.randn(slots, generator=self.g) * alive
-        self.now = Step(draw(self.spec.obs, slots, self.g), reward, terminated, truncated, ~(terminated | truncated))
-        return self.now
-
-    def check(self, space: Space, action: Any) -> None:
-        slots = self.spec.slots
-        match space:
-            case Discrete():
-                assert action.shape == (slots,) and action.dtype == torch.int64
-                assert ((action >= 0) & (action < space.n)).all()
-            case MultiDiscrete():
-                assert action.shape == (slots, len(space.nvec)) and (action < torch.tensor(space.nvec)).all()
-            case MultiBinary():
-                assert action.shape == (slots, space.n) and ((action == 0) | (action == 1)).all()
-            case Box():
-                assert action.shape == (slots, *space.shape) and action.dtype == torch.float32
-                assert action.isfinite().all()
-            case Composite():
-                assert list(action) == list(space.items)
-                for name, part in space.items.items():
-                    self.check(part, action[name])
-
-    def check_legal(self, action: Any) -> None:
-        obs = self.now.obs
-        if isinstance(obs, dict) and "action_mask" in obs and isinstance(self.spec.action, Discrete):
-            assert obs["action_mask"].gather(-1, action[:, None]).all(), "an illegal action was taken"
-
-    def episodes(self) -> list[Episode]:
-        return []
-
-    def render(self) -> None:
-        return None
-
-    def close(self) -> None: ...
-
-    def state(self) -> State:
-        return State()
-
-    def restore(self, state: State) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -181,48 +84,16 @@ CASES = [
 ]  # fmt: skip
 
 
-def one_graph(fn: Any) -> Any:
-    """A function as one graph, traced as inductor would."""
-    import torch._dynamo.config as dynamo
-
-    dynamo.trace_autograd_ops = True
-    return torch.compile(fn, fullgraph=True, backend="aot_eager")
-
-
-class Bench:
-    """An algorithm with everything around it, in a made-up world."""
+class Bench(check_algorithm.Bench):
+    """The algorithm of a case, with everything around it."""
 
     def __init__(self, case: Case, seed: int = 0, wrap: Any = None, device: torch.device = CPU) -> None:
         cfg = registry.lookup("algo", case.algo).model_validate(case.settings)
-        spec = case.spec()
-        with torch.random.fork_rng(), device:
-            torch.manual_seed(seed)
-            self.algo = cfg.build(spec)
-        self.agent = Agent(self.algo, Engine(device, wrap))
-        recipe = cfg.recipe(spec)
-        buffer, limiter = recipe.buffer.build(spec, device), recipe.limiter.build(spec, device)
-        self.learner = Learner(self.agent, buffer, limiter, seed)
-        seat = Seat(self.agent, recipe.processor.build(spec, device), self.learner, seed, spec.slots)
-        self.explorer = Explorer(RandomWorld(spec), [seat], seed)
-
-    @property
-    def now(self) -> tuple[Step, Past]:
-        """What the slots see and remember."""
-        return self.explorer.begin(), self.explorer.seats[0].past
+        super().__init__(cfg, case.spec(), seed, wrap, device)
 
     @property
     def stream(self) -> Stream:
-        return self.explorer.seats[0].stream
-
-    def train(self, updates: int, at: Any) -> Any:
-        """Runs in turn until so many more updates are made."""
-        goal = at.opt_steps + updates
-        while at.opt_steps < goal:
-            at = (self.learner.step(at) if self.learner.owes(at) else self.explorer.step(at)).at
-        return at
-
-    def parameters(self) -> dict[str, torch.Tensor]:
-        return {k: v.clone() for k, v in self.agent.state().tensors.items()}
+        return self.seat.stream
 
 
 def finite(bounds: tuple[float, ...]) -> bool:

@@ -53,7 +53,7 @@ def test_killed_again_and_again(tmp_path: Path, learners: int) -> None:
     checkpoints = tmp_path / "run" / "checkpoints"
     while launcher.poll() is None and monotonic() < ends:
         sleep(0.2)
-        saved = max((int(path.name) for path in checkpoints.glob("[0-9]*")), default=0)
+        saved = max((int(path.name.split("-")[0]) for path in checkpoints.glob("[0-9]*")), default=0)
         if kills < 3 and saved > seen and (pid := learner(mark)) is not None:
             seen = saved
             os.kill(pid, signal.SIGKILL)

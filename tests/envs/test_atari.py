@@ -20,6 +20,7 @@ from ganglion.envs import AtariConfig, wrapped
 from ganglion.envs.gym_make import find_spec, make_one
 from ganglion.envs.slots import GOES_ON
 from ganglion.errors import UserError
+from ganglion.processes import python
 from ganglion.runtime.run import Run
 from tests.budgets.source import ROOT
 from tests.envs.worlds import random_action, same_step
@@ -385,3 +386,11 @@ def test_native_restart_cuts_running_games() -> None:
     assert step.truncated.all() and not step.valid.any() and not env.episodes()
     assert env.step(random_action(env.spec.action, 2, 7)).valid.all()
     env.close()
+
+
+def test_a_process_that_has_played_ends_in_silence(tmp_path: Path) -> None:
+    """The games of a process without workers: what is left of them when it ends was told in 25 lines."""
+    words = ["train", "--algo", "ppo", "--env", "ALE/Pong-v5", "env.slots=1", "env.workers=0", "algo.horizon=8"]
+    rest = ["train.budget=8 steps", "eval=never", "save=never", "log=[]", f"run.dir={tmp_path / 'run'}"]
+    ended = subprocess.run(python("ganglion", *words, *rest), capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 0 and "leaked" not in ended.stderr, ended.stderr[-2_000:]

@@ -223,3 +223,15 @@ def test_drawing_only_when_asked() -> None:
     blind = GymConfig(id="CartPole-v1", slots=1).build()
     blind.reset(0)
     assert blind.render() is None
+
+
+def test_mujoco_warns_once(caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]) -> None:
+    """Its own way is a line of the C library's for every environment that is made."""
+    pytest.importorskip("mujoco")
+    from ganglion.envs import gym_make
+
+    gym_make.shown.clear()
+    for _ in range(2):
+        gym_make.make_one(gym_make.find_spec("HalfCheetah-v5"), {}, False).close()
+    assert sum("deprecated" in record.message for record in caplog.records) <= 1
+    assert "deprecated" not in "".join(capfd.readouterr())

@@ -136,7 +136,7 @@ def test_a_resumed_run_does_not_write_old_blocks_again(tmp_path, disk):
     store.load(path)
     store.save(example(0, pushed=20), 2, {})
     assert len([path for path in disk.written if path.parent.name == CHUNKS]) == 1
-    assert same(load(tmp_path / "2")[0], example(0, pushed=20))
+    assert same(load(tmp_path / "2-0")[0], example(0, pushed=20))
 
 
 def test_a_lost_chunk_is_written_again(tmp_path):
@@ -152,9 +152,9 @@ def test_pruning_keeps_the_last_and_what_they_refer_to(tmp_path):
     for step in range(1, 9):
         store.save(example(step, pushed=step * 9), step, {})
         for kept in range(max(1, step - 2), step + 1):
-            assert same(load(tmp_path / str(kept))[0], example(kept, pushed=kept * 9))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["6", "7", "8", CHUNKS]
-    used = {chunk.file for step in "678" for chunk in _used(tmp_path / step)}
+            assert same(load(tmp_path / f"{kept}-0")[0], example(kept, pushed=kept * 9))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["6-0", "7-0", "8-0", CHUNKS]
+    used = {chunk.file for step in "678" for chunk in _used(tmp_path / f"{step}-0")}
     assert chunks(tmp_path) == used
 
 
@@ -168,10 +168,10 @@ def test_taking_up_an_earlier_checkpoint_leaves_the_later_ones_behind(tmp_path):
     store = Checkpoints(tmp_path, keep=3)
     for step in (10, 20, 30):
         store.save(example(step), step, {})
-    store.load(tmp_path / "10")
+    store.load(tmp_path / "10-0")
     store.save(example(15), 15, {})
-    assert store.newest() == tmp_path / "15"
-    assert not (tmp_path / "20").exists()
+    assert store.newest() == tmp_path / "15-0"
+    assert not (tmp_path / "20-0").exists()
 
 
 def test_saving_the_same_step_again_replaces_it(tmp_path):
@@ -180,7 +180,7 @@ def test_saving_the_same_step_again_replaces_it(tmp_path):
     path = store.save(example(2, pushed=30), 10, {"n": 2})
     state, meta = load(path)
     assert same(state, example(2, pushed=30)) and meta == read_meta(path) == {"n": 2}
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["10", CHUNKS]
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["10-0", CHUNKS]
 
 
 def test_best_has_no_buffer_and_is_not_the_newest(tmp_path):
@@ -201,7 +201,7 @@ def test_foreign_files_are_left_alone(tmp_path):
         path.parent.mkdir(exist_ok=True)
         path.write_text("mine")
     store.save(example(2, pushed=70), 2, {})
-    assert store.newest() == tmp_path / "2"
+    assert store.newest() == tmp_path / "2-0"
     assert all(path.read_text() == "mine" for path in foreign)
 
 
@@ -270,3 +270,22 @@ def test_what_may_vary_does_not_matter():
     ours = example(1)
     other = {name: tensor for name, tensor in ours.tensors.items() if not name.startswith("model/")}
     check_matches(ours, ours._replace(tensors={**other, "model/new": torch.zeros(1)}), vary=("model/",))
+
+
+def test_names_say_steps_and_updates(tmp_path: Path) -> None:
+    """Learning from data makes no steps: the newest is the one with the most updates."""
+    store = Checkpoints(tmp_path, keep=2)
+    for updates in (9, 10, 100):
+        assert store.save(example(updates), 0, {}, updates).name == f"0-{updates}"
+    assert {path.name for path in tmp_path.iterdir() if path.name != CHUNKS} == {"0-10", "0-100"}
+    assert store.newest() == tmp_path / "0-100"
+    store.save(example(1), 20, {}, 3)
+    assert store.newest() == tmp_path / "20-3"
+
+
+def test_names_of_an_earlier_version_are_read(tmp_path: Path) -> None:
+    store = Checkpoints(tmp_path, keep=1)
+    store.save(example(1), 7, {}).rename(tmp_path / "7")
+    assert store.newest() == tmp_path / "7" and same(load(tmp_path / "7")[0], example(1))
+    store.save(example(2), 8, {}, 1)
+    assert not (tmp_path / "7").exists()

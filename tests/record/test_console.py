@@ -145,7 +145,7 @@ def test_the_live_display_says_what_matters(tmp_path):
 
 
 def test_other_budgets(tmp_path):
-    for budget, text in (("400 opts", "100 / 400 opts"), ("10 min", "0:00 / 10:00, 1k steps")):
+    for budget, text in (("400 updates", "100 / 400 updates"), ("10 min", "0:00 / 10:00, 1k steps")):
         writer, _, _ = console(tmp_path, live=False, budget=budget)
         writer.write(record(1000))
         assert text in shown(writer)

@@ -150,7 +150,7 @@ def next_one(folder: Path) -> None:
 
 def same_step(folder: Path) -> None:
     store = Checkpoints(folder, keep=2)
-    store.load(folder / "200")
+    store.load(folder / "200-0")
     store.save(NEW, 200, {})
 
 
@@ -229,7 +229,7 @@ def check_after(case, folder: Path) -> int:
     for path in folder.glob("[0-9]*"):
         load(path)
     store = save_later(folder)
-    assert {path.name for path in folder.iterdir()} <= {"900", "best", CHUNKS}
+    assert {path.name for path in folder.iterdir()} <= {"900-0", "best", CHUNKS}
     assert chunks(folder) == {chunk.file for chunk in store.kept.values()}
     return outcome
 

@@ -14,6 +14,7 @@ from ganglion.config import every
 from ganglion.core import LogData, Progress, State
 from ganglion.errors import DivergedError
 from ganglion.record.checkpoint import Checkpoints, load, not_finite
+from ganglion.record.checkpoint_files import counted
 from ganglion.record.stages import Recorded
 from ganglion.runtime.run import Run
 
@@ -28,8 +29,13 @@ LATER = "algo.lr={kind: piecewise, points: [[0.5, 1e-3], [0.51, 1e30]]}"  # the 
 HALF = "train.budget=2k steps"
 
 
-def checkpoints(folder: Path) -> list[int]:
-    return sorted(int(path.name) for path in folder.glob("checkpoints/*") if path.name.isdecimal())
+def checkpoints(folder: Path) -> list[str]:
+    """Their names, oldest first."""
+    return sorted((path.name for path in folder.glob("checkpoints/*") if counted(path.name)), key=counted)
+
+
+def steps(name: str) -> int:
+    return int(name.split("-")[0])
 
 
 def agent(path: Path) -> State:
@@ -42,8 +48,8 @@ def test_a_run_ends_at_the_first_number_that_is_not_finite(tmp_path: Path, capsy
     told = capsys.readouterr().err
     assert "training diverged: learn/value is inf at update 2" in told and "train.on_nan" in told, told
     saved = checkpoints(folder)
-    assert len(saved) == 2 and saved[-1] < 1200, "half of the budget, and not a save more"
-    for name in (*map(str, saved), "best"):
+    assert len(saved) == 2 and steps(saved[-1]) < 1200, "half of the budget, and not a save more"
+    for name in (*saved, "best"):
         assert not_finite(agent(folder / "checkpoints" / name)) is None
     assert '"learn/value": "inf"' in (folder / "metrics.jsonl").read_text(), "the numbers that ended it are on record"
 
@@ -56,13 +62,13 @@ def test_a_run_that_is_to_go_on_keeps_its_last_finite_checkpoint(tmp_path: Path,
     folder = tmp_path / "run"
     assert main(["train", *PPO, *SMALL, LATER, HALF, "train.on_nan=go", f"run.dir={folder}"]) == 0
     first, *rest = checkpoints(folder)
-    found = [not_finite(agent(folder / "checkpoints" / str(step))) for step in (first, *rest)]
-    assert first < 1200 and len(rest) == 2 and found[0] is None and all(found[1:]), "beyond save.keep"
+    found = [not_finite(agent(folder / "checkpoints" / name)) for name in (first, *rest)]
+    assert steps(first) < 1200 and len(rest) == 2 and found[0] is None and all(found[1:]), "beyond save.keep"
     assert not_finite(agent(folder / "checkpoints/best")) is None
 
     store = Checkpoints(folder / "checkpoints", keep=2)
     assert store.newest(finite=True) == folder / f"checkpoints/{first}"
-    changed = ["train.on_nan=stop", "algo.lr=1e-3", f"train.budget={first + 300} steps"]
+    changed = ["train.on_nan=stop", "algo.lr=1e-3", f"train.budget={steps(first) + 300} steps"]
     assert main(["resume", str(folder), *changed]) == 0, "from the finite one"
     assert all(not_finite(agent(folder / f"checkpoints/{step}")) is None for step in checkpoints(folder))
 
@@ -103,7 +109,7 @@ def test_of_runs_that_train_together_the_others_go_on(tmp_path: Path, capsys: Ca
     told = capsys.readouterr()
     assert told.err.count("training diverged") == 1 and "lr=1e+30: training diverged" in told.err
     assert "95 % interval" in told.out
-    assert checkpoints(tmp_path / "lr=0.001")[-1] >= 600
+    assert steps(checkpoints(tmp_path / "lr=0.001")[-1]) >= 600
 
 
 # ------------------------------------------------------------ numbers that are left on a device until they are read

@@ -15,6 +15,7 @@ import pytest
 from ganglion.cli import main
 from ganglion.errors import UserError
 from ganglion.record import atomic_write
+from ganglion.record.checkpoint_files import counted
 from ganglion.record.lock import held
 from ganglion.record.writers.jsonl import Jsonl
 from ganglion.runtime.run import Run
@@ -92,7 +93,7 @@ def listens(around: Path) -> None:
 
 
 def newest(run: Path) -> Path:
-    return max((path for path in (run / "checkpoints").iterdir() if path.name.isdecimal()), key=lambda p: int(p.name))
+    return max((path for path in (run / "checkpoints").iterdir() if counted(path.name)), key=lambda p: counted(p.name))
 
 
 KINDS: dict[str, Callable[[Path], None]] = {

@@ -63,9 +63,9 @@ def test_checkpoints_come_and_go(bucket: str) -> None:
         store.save_best(example(step), step, {})
     fresh = Checkpoints(folder, keep=2)
     newest, best = fresh.newest(), fresh.best()
-    assert newest == folder / "3" and best == folder / "best"
+    assert newest == folder / "3-0" and best == folder / "best"
     assert same(load(newest)[0], example(3, pushed=27)) and same(load(best)[0], example(3)._replace(rings={}))
-    assert set(folder.names()) == {"2", "3", "best", "chunks"} and len((folder / "best").names()) == 3
+    assert set(folder.names()) == {"2-0", "3-0", "best", "chunks"} and len((folder / "best").names()) == 3
 
 
 def test_items_and_weights_pass_through_it(bucket: str) -> None:

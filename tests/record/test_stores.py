@@ -45,10 +45,10 @@ def test_what_goes_in_comes_out_and_blocks_are_shared() -> None:
     for step in range(1, 6):
         path = store.save(example(step, pushed=step * 9), step, {"n": step})
         assert same(load(path)[0], example(step, pushed=step * 9)) and read_meta(path) == {"n": step}
-    assert {name.partition("/")[0] for name in files(folder)} == {"4", "5", CHUNKS}
+    assert {name.partition("/")[0] for name in files(folder)} == {"4-0", "5-0", CHUNKS}
     fresh = Checkpoints(folder, keep=2)
     newest = fresh.newest()
-    assert newest == folder / "5" and fresh.best() is None
+    assert newest == folder / "5-0" and fresh.best() is None
     fresh.load(newest)
     puts: list[str] = []
     original = Remote.put
@@ -56,7 +56,7 @@ def test_what_goes_in_comes_out_and_blocks_are_shared() -> None:
         patch.setattr(Remote, "put", lambda self, parts: (puts.append(self.url), original(self, parts))[1])
         fresh.save(example(9, pushed=46), 9, {})
     assert sum(f"/{CHUNKS}/" in url for url in puts) == 1  # of three blocks
-    assert puts[-1].endswith("/9/whole.0")  # the last thing that is written
+    assert puts[-1].endswith("/9-0/whole.0")  # the last thing that is written
 
 
 @pytest.mark.parametrize(("name", "told"), [(MANIFEST, r"manifest\.json"), ("whole.0", r"whole\.0")])
@@ -65,28 +65,28 @@ def test_a_checkpoint_without_its_manifest_does_not_exist(name: str, told: str) 
     store = Checkpoints(folder, keep=3)
     store.save(OLD, 100, {})
     store.save(NEW, 200, {})
-    (folder / "200" / name).unlink()
-    assert Checkpoints(folder, keep=3).newest() == folder / "100"
-    with pytest.raises(UserError, match=rf"200 is not a checkpoint: it has no {told}"):
-        load(folder / "200")
+    (folder / "200-0" / name).unlink()
+    assert Checkpoints(folder, keep=3).newest() == folder / "100-0"
+    with pytest.raises(UserError, match=rf"200-0 is not a checkpoint: it has no {told}"):
+        load(folder / "200-0")
 
 
 def test_damaged_files_are_refused_by_name() -> None:
     folder = memory()
     Checkpoints(folder, keep=1).save(OLD, 100, {})
-    for name in files(folder) - {"100/whole.0"}:
+    for name in files(folder) - {"100-0/whole.0"}:
         file = folder / name
         whole = file.read_bytes()
         for content in (whole[:-1], b"", whole[:9] + bytes([whole[9] ^ 1]) + whole[10:], whole + b"\0"):
             file.put([content])
             with pytest.raises(UserError) as caught:
-                load(folder / "100")
+                load(folder / "100-0")
             assert name.rpartition("/")[2] in str(caught.value)
         file.unlink()
         with pytest.raises(UserError, match=r"no manifest\.json|is missing"):
-            load(folder / "100")
+            load(folder / "100-0")
         file.put([whole])
-    assert same(load(folder / "100")[0], OLD)
+    assert same(load(folder / "100-0")[0], OLD)
 
 
 @pytest.mark.parametrize("disk", [False, True])
@@ -112,11 +112,16 @@ def test_foreign_files_are_left_alone() -> None:
     folder = memory()
     store = Checkpoints(folder, keep=1)
     store.save(OLD, 1, {})
-    foreign = [folder / "notes.txt", folder / CHUNKS / "mine.safetensors", folder / "99" / "x", folder / "1" / "mine"]
+    foreign = [
+        folder / "notes.txt",
+        folder / CHUNKS / "mine.safetensors",
+        folder / "99-0" / "x",
+        folder / "1-0" / "mine",
+    ]
     for path in foreign:
         path.put([b"mine"])
     store.save(NEW, 2, {})
-    assert store.newest() == folder / "2" and all(path.read_bytes() == b"mine" for path in foreign)
+    assert store.newest() == folder / "2-0" and all(path.read_bytes() == b"mine" for path in foreign)
 
 
 # ------------------------------------------------------------ cut off between any two operations, or in the middle
@@ -196,11 +201,11 @@ def check_after(folder: Remote, read: Callable[[Remote], State | None], allowed:
     """Old or new loads, nothing in between; a later save works and leaves nothing behind. Which one loaded."""
     outcome, store = which(read(folder), allowed), save_later(folder)
     held_now = files(folder)
-    assert {name.partition("/")[0] for name in held_now} <= {"900", "best", CHUNKS}
+    assert {name.partition("/")[0] for name in held_now} <= {"900-0", "best", CHUNKS}
     assert {name for name in held_now if name.startswith(CHUNKS)} == {
         f"{CHUNKS}/{chunk.file}" for chunk in store.kept.values()
     }
-    assert all(len(names(folder / each)) in (0, 3) for each in ("900", "best"))
+    assert all(len(names(folder / each)) in (0, 3) for each in ("900-0", "best"))
     return outcome
 
 
@@ -218,7 +223,7 @@ def test_a_store_that_does_not_answer_is_not_an_empty_one(monkeypatch: pytest.Mo
     folder = memory()
     store = Checkpoints(folder, keep=2)
     store.save(OLD, 100, {})
-    assert store.newest() == folder / "100" and not (folder / "100").exists() and not (folder / "none").exists()
+    assert store.newest() == folder / "100-0" and not (folder / "100-0").exists() and not (folder / "none").exists()
     # fsspec's isfile, as most stores have it, and a look that fails.
     monkeypatch.setattr(folder.fs, "isfile", lambda path: AbstractFileSystem.isfile(folder.fs, path))
     monkeypatch.setattr(folder.fs, "info", lambda *a, **k: (_ for _ in ()).throw(RuntimeError("Slow Down")))
@@ -235,7 +240,7 @@ def test_a_folder_that_cannot_be_listed_is_not_an_empty_one(monkeypatch: pytest.
     real = folder.fs.ls
 
     def ls(path: str, **options: Any) -> Any:
-        if path.endswith("/100"):
+        if path.endswith("/100-0"):
             raise OSError("Slow Down")
         return real(path, **options)
 
@@ -244,9 +249,9 @@ def test_a_folder_that_cannot_be_listed_is_not_an_empty_one(monkeypatch: pytest.
     with pytest.raises(DiskError, match=r"cannot list it: Slow Down\. The checkpoint was not written"):
         store.save(example(4, pushed=60), 300, {})
     monkeypatch.undo()
-    assert same(load(folder / "100")[0], OLD) and store.newest() == folder / "200"
+    assert same(load(folder / "100-0")[0], OLD) and store.newest() == folder / "200-0"
     store.save(example(4, pushed=60), 300, {})
-    assert same(load(folder / "100")[0], OLD) and store.newest() == folder / "300"
+    assert same(load(folder / "100-0")[0], OLD) and store.newest() == folder / "300-0"
 
 
 # ------------------------------------------------------------ files that grow

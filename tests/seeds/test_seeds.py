@@ -119,7 +119,7 @@ def test_ppo_in_gymnasium(tmp_path: Path) -> None:
     check(tmp_path, [*PPO, GYM, "train.budget=500 steps"])
 
 
-UPDATES = ["train.budget=64 opts", "algo.lr=1e-3", "eval=never", "save=never", "log.every=40 opts"]
+UPDATES = ["train.budget=64 updates", "algo.lr=1e-3", "eval=never", "save=never", "log.every=40 updates"]
 
 
 def test_ppo_by_plain_operations(tmp_path: Path) -> None:
