@@ -317,19 +317,23 @@ def _shifted_space(space: Space) -> Space:
 
 def _shifted(space: Space, action: Any, fresh: Tensor) -> Any:
     """Actions as observations: choices count from 1, and are 0 where an episode starts, as real numbers are."""
-    if isinstance(space, Composite):
-        return {key: _shifted(part, action[key], fresh) for key, part in space.items.items()}
-    given = action.to(fresh.device)
-    given = given + 1 if isinstance(space, Discrete | MultiDiscrete) else given
-    return given.masked_fill(fresh.reshape(-1, *[1] * (given.dim() - 1)), 0)
+    match space:
+        case Composite(items):
+            return {key: _shifted(part, action[key], fresh) for key, part in items.items()}
+        case Discrete() | MultiDiscrete():
+            action = action + 1
+    return action.to(fresh.device).masked_fill(fresh.reshape(-1, *[1] * (action.dim() - 1)), 0)
 
 
 def _nothing(space: Space, fresh: Tensor) -> Any:
     """The same before the first action."""
-    if isinstance(space, Composite):
-        return {key: _nothing(part, fresh) for key, part in space.items.items()}
-    shape: tuple[int, ...] = space.shape if isinstance(space, Box) else ()
-    shape = (len(space.nvec),) if isinstance(space, MultiDiscrete) else shape
-    shape = (space.n,) if isinstance(space, MultiBinary) else shape
-    kind = space.dtype if isinstance(space, Box) else torch.int64
-    return torch.zeros(len(fresh), *shape, dtype=kind, device=fresh.device)
+    match space:
+        case Composite(items):
+            return {key: _nothing(part, fresh) for key, part in items.items()}
+        case Box(shape, dtype):
+            return torch.zeros(len(fresh), *shape, dtype=dtype, device=fresh.device)
+        case MultiDiscrete(nvec):
+            return fresh.new_zeros(len(fresh), len(nvec), dtype=torch.int64)
+        case MultiBinary(n):
+            return fresh.new_zeros(len(fresh), n, dtype=torch.int64)
+    return fresh.new_zeros(len(fresh), dtype=torch.int64)

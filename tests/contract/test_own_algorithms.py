@@ -28,7 +28,9 @@ each = pytest.mark.parametrize("kind", KINDS)
 
 
 def config(kind: str, *more: str) -> RunConfig:
-    whole = ["train.budget=36 opts"] if kind == "phased" else []  # compiled, its rollouts are walked in larger blocks
+    whole = (
+        ["train.budget=36 updates"] if kind == "phased" else []
+    )  # compiled, its rollouts are walked in larger blocks
     return ganglion.load_config(None, [f"algo={kind}", *REST, *whole, "run.fast=eager", *more])
 
 

@@ -67,7 +67,7 @@ def test_through_a_broker(game: str) -> None:
 @each
 def test_as_one_graph(game: str) -> None:
     torch._dynamo.reset()
-    shape = ["train.budget=40 opts"]  # blocks are larger where a pure world is walked
+    shape = ["train.budget=40 updates"]  # blocks are larger where a pure world is walked
     compiled = build(config(game, *shape), Engine(torch.device("cpu"), one_graph))
     plain = build(config(game, *shape))
     assert isinstance(compiled.source, Explorer)
