@@ -221,7 +221,7 @@ class Episode(NamedTuple):
     total: float  # the undiscounted return
     length: float
     info: Mapping[str, float]  # numeric info keys, averaged over the episode
-    many: int = 1  # several that ended in one stretch are told as one, averaged, of slot -1
+    many: int = 1  # episodes that this one stands for: those of a compiled block are reported as one mean, of slot -1
 
     @classmethod
     def read(cls, saved: Json) -> Episode:
@@ -591,11 +591,11 @@ class Recipe:
     processor: Builder[Processor]
     buffer: Builder[Buffer]
     limiter: Builder[Limiter]
-    max_lag: int | None = None  # updates behind which an item from elsewhere is dropped
+    max_lag: int | None = None  # updates behind which an item of a remote explorer is dropped
 
 
 class Weights(NamedTuple):
-    """What an Explorer elsewhere needs to act as the Learner's Agent would: parameters and knobs of one version."""
+    """What a remote Explorer needs to act as the Learner's Agent would: parameters and knobs of one version."""
 
     version: int  # opt steps
     knobs: Mapping[str, float]
