@@ -622,11 +622,11 @@ class Recipe:
     processor: Builder[Processor]
     buffer: Builder[Buffer]
     limiter: Builder[Limiter]
-    max_lag: int | None = None  # updates behind which an item from elsewhere is dropped
+    max_lag: int | None = None  # updates behind which an item of a remote explorer is dropped
 
 
 class Weights(NamedTuple):
-    """What an Explorer elsewhere needs to act as the Learner's Agent would: parameters and knobs of one version."""
+    """What a remote Explorer needs to act as the Learner's Agent would: parameters and knobs of one version."""
 
     version: int  # opt steps
     knobs: Mapping[str, float]

@@ -50,7 +50,7 @@ class ImpalaConfig(AlgoConfig):
     normalise_advantage: bool = False
     log_std: float = Field(0.0, ge=-20, le=20)  # of continuous actions, at the start
     max_norm: Positive = 40.0
-    max_lag: Count = Field(64, ge=0)  # rollouts behind which one from elsewhere is dropped
+    max_lag: Count = Field(64, ge=0)  # rollouts behind which one of a remote explorer is dropped
     shared: bool = True  # actor and critic read one body; otherwise each has its own
     net: nn.MLPConfig = nn.MLPConfig(hidden=(64, 64), activation="tanh", init="orthogonal")
     processor: ProcessorConfig = buffers.RowsConfig()

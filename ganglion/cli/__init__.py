@@ -1,8 +1,8 @@
 """The command line: one module per command. Nothing heavy is imported before a command needs it.
 
-Exit codes: 0 well, 1 the machine failed (a full disk), 2 bad input, 3 the environment failed too often (the run is
-saved), 4 training diverged (the last finite checkpoint is there), 5 Ray is lost (started again, the run goes on), 130,
-143 and 129 interrupted after saving.
+Exit codes: 0 well, 1 the machine failed (a full disk) or an algorithm raised (the run is saved), 2 bad input, 3 the
+environment failed too often (the run is saved), 4 training diverged (the last finite checkpoint is there), 5 Ray is
+lost (started again, the run goes on), 130, 143 and 129 interrupted after saving.
 """
 
 from __future__ import annotations

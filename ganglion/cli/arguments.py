@@ -37,7 +37,7 @@ def config_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--algo", metavar="NAME", help="the algorithm: short for algo=NAME")
     parser.add_argument("--env", metavar="ID", help="the environment: a gymnasium id, or KIND:ID of another kind")
     parser.add_argument("--mode", metavar="MODE", help="where explorers are: short for run.mode=MODE")
-    parser.add_argument("--explorers", metavar="N", help="how many, elsewhere: short for fleet.explorers=N")
+    parser.add_argument("--explorers", metavar="N", help="how many remote explorers: short for fleet.explorers=N")
     parser.add_argument("--learners", metavar="N", help="that make each update together: short for fleet.learners=N")
     parser.add_argument("--seeds", type=int, metavar="N", help="N runs, with seeds from run.seed on; trained together")
     import_argument(parser)

@@ -1,4 +1,4 @@
-"""Explores for a run whose learner is elsewhere, met through a folder or URL that both see.
+"""Explores for a run whose learner is another process, through a folder or URL that both can access.
 
 ganglion train cartpole/ppo --mode files fleet.path=/shared/fleet     the learner, anywhere
 ganglion explore /shared/fleet                                        as many explorers as you like, anywhere

@@ -24,7 +24,7 @@ from ganglion.errors import UserError, nearest
 from ganglion.registry import TABLE, names, presets
 
 MAX_CASES = 1_000
-IMPORTED: dict[str, None] = {}  # the user's modules that were asked for, in order: explorers elsewhere need them, too
+IMPORTED: dict[str, None] = {}  # the user's modules that were asked for, in order: remote explorers need them, too
 _PATH = re.compile(r"[A-Za-z_][\w-]*(\.[A-Za-z_][\w-]*)*")
 
 

@@ -78,7 +78,7 @@ class RunSection(Config):
     name: str | None = None
     threads: int = Field(default=1, ge=1, le=1024)
     fast: Literal["auto", "eager", "compile", "graph"] = "auto"  # how act and learn are run
-    swap: Count = Field(default=5_000, ge=1)  # the opt step at which `auto` goes over to compiled functions
+    swap: Count = Field(default=5_000, ge=1)  # the opt step at which `auto` switches to compiled functions
 
     @field_validator("dir")
     @classmethod
@@ -109,7 +109,7 @@ class RunSection(Config):
 
 
 class FleetSection(Config):
-    """Explorers elsewhere, and what lies between them and the learner; for every `run.mode` but local."""
+    """Distributed runs: explorers, and what lies between them and the learner; for every `run.mode` but local."""
 
     explorers: int = Field(default=2, ge=1, le=10_000)
     learners: int = Field(default=1, ge=1, le=1_024)  # that make each update together; also for run.mode local

@@ -1,4 +1,4 @@
-"""Who walks the slots of an environment, this process or workers: chosen by what a step of it costs; Linux only.
+"""Who steps the slots of an environment, this process or workers: chosen by what a step of it costs; Linux only.
 
 Results do not depend on the choice. What would change them is never chosen here: the number of slots, torch's threads,
 native versions of an environment.
@@ -109,10 +109,10 @@ def choose(cost: Cost, slots: int, cores: int) -> Choice:
     took = f"a step takes {_spoken(cost.seconds)}{', mostly waiting' if cost.waits else ''}"
     alone, pooled = slots * cost.seconds, share * cost.seconds + HANDOVER
     if workers > 1 and alone > CLEARLY * pooled:
-        return Choice(workers, f"{took}: {workers} workers walk the {slots} slots, {share} each at most")
+        return Choice(workers, f"{took}: {workers} workers step the {slots} slots, {share} each at most")
     if slots == 1 or (cores == 1 and not cost.waits):
         return Choice(0, f"{took}: with {'one slot' if slots == 1 else 'one core'} this process walks it alone")
-    return Choice(0, f"{took}, too short to hand over: this process walks the {slots} slots")
+    return Choice(0, f"{took}, too short to be worth a worker process: this process steps the {slots} slots")
 
 
 def _spoken(seconds: float) -> str:

@@ -1,1 +1,1 @@
-"""Explorers, learners and evaluators elsewhere: in threads, in other processes, on other machines."""
+"""Distributed runs: explorers, learners and evaluators in threads, in other processes, on other machines."""

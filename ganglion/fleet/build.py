@@ -1,4 +1,4 @@
-"""From a config to a Trainer whose explorers are elsewhere."""
+"""From a config to the Trainer of a distributed run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An Agent whose predictions are made elsewhere, by a Predictor; and how questions and answers travel."""
+"""An Agent whose predictions are made by a central inference server; and how requests and answers are sent."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Ask = Callable[[Obs, Past, Noise], Answer]
 
 
 class RemoteAgent(Agent):
-    """An Agent whose predictions are made elsewhere; it draws actions from them itself."""
+    """An Agent whose predictions are made by a server; it draws actions from them itself."""
 
     def __init__(self, algo: Algorithm[Any, Any], ask: Ask) -> None:
         super().__init__(algo, Engine(torch.device("cpu")))

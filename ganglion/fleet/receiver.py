@@ -214,7 +214,7 @@ PATIENCE = 0.5  # seconds that one step waits for an item before it lets others 
 
 
 class Fleet(Protocol):
-    """Explorers elsewhere and the broker between: started, watched, ended."""
+    """Remote explorers and the broker between: started, watched, ended."""
 
     account: Account
     lockstep: bool
@@ -317,7 +317,7 @@ class Receiver:
             self.seams.push(item, at)
 
     def note(self, item: Item) -> None:
-        """What went wrong in the environments of an explorer elsewhere."""
+        """What went wrong in the environments of a remote explorer."""
         life = item.origin.explorer, item.origin.incarnation
         whose = {} if self.fleet.lockstep else {"explorer": "{}.{}".format(*life)}  # each counts slots and episodes
         self.faults.add([{**failure, **whose} for failure in item.about.get("failures", [])])

@@ -1,4 +1,4 @@
-"""An explorer away from the learner: its Explorer with Agent and Env, and the sink that gathers rows into items."""
+"""A remote explorer: its Explorer with Agent and Env, and the sink that gathers rows into items."""
 
 from __future__ import annotations
 
@@ -228,5 +228,5 @@ class RemoteExplorer:
 
 
 def away(cfg: RunConfig) -> RunConfig:
-    """The config of an explorer elsewhere: it acts on the CPU."""
+    """The config of a remote explorer: it acts on the CPU."""
     return cfg.model_copy(update={"run": cfg.run.model_copy(update={"device": "cpu"})})

@@ -150,7 +150,7 @@ class Evaluated(Stage):
         self.judged: Any = None  # whose score came last, where that is not the agent of now
 
     def close(self) -> None:
-        """Ends what evaluates elsewhere."""
+        """Ends what evaluates in another process."""
 
     def before(self) -> Iterable[LogData]:
         now, passed, asked = self.now(), self.due.passed, self.asked

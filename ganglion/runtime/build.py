@@ -52,7 +52,7 @@ def build_engine(cfg: RunConfig) -> Engine:
         from ganglion.fast.capture import Captured
 
         return Engine(device, Captured, fuse=Fused)
-    able = can_compile()  # an older torch stays eager, and says so where it would have gone over
+    able = can_compile()  # an older torch stays eager, and says so where it would have switched
     if mode == "compile":
         if not able:
             log.warning(TOO_OLD, torch.__version__)

@@ -72,7 +72,7 @@ class Engine:
             self.compiler = None
 
     def look(self, at: Progress) -> None:
-        """Before the update that `at` counts up to: goes over to the fast form where it is time."""
+        """Before the update that `at` counts up to: switches to the fast form where it is due."""
         if self.on or self.fast is None or at.opt_steps > self.since or not self.worth(at):
             return
         if not self.able:
@@ -87,12 +87,12 @@ class Engine:
             self.on = True
 
     def switch(self, on: bool) -> None:
-        """Goes over to the fast form, or back, where somebody else decides: an explorer follows its learner."""
+        """Switches to the fast form, or back, where somebody else decides: an explorer follows its learner."""
         self.on = on and self.fast is not None
 
     @property
     def went(self) -> bool:
-        """Whether it has gone over in the course of the run: by now the compiled functions are on disk."""
+        """Whether it has switched in the course of the run: by now the compiled functions are on disk."""
         return self.on and self.since > 0
 
     def worth(self, at: Progress) -> bool:

@@ -112,7 +112,7 @@ class Trainer:
         return LogData(log.kind, self.at, log.metrics, log.episodes)
 
     def resumed(self, checkpoint: str) -> None:
-        """It goes on from there; a part of it that is elsewhere reads the same."""
+        """Called after a checkpoint was restored; parts in other processes read the same one."""
 
     def close(self) -> None:
         """Ends what the environments hold: worker processes, windows."""

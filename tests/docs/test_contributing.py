@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import ganglion
+from ganglion.cli import main
 from tests.docs.blocks import code, section
 
 TEXT = section("CONTRIBUTING.md", "## Add an algorithm in five steps")
@@ -71,7 +72,8 @@ def test_it_resumes(module: ModuleType, tmp_path: Path) -> None:
 
 
 def test_the_command_runs(module: ModuleType, tmp_path: Path) -> None:
-    (command,) = (line for block in code(TEXT, "bash") for line in block.splitlines())
+    command, check = (line for block in code(TEXT, "bash") for line in block.splitlines())
+    assert check.startswith("ganglion check --import actor_critic --algo actor-critic ")
     program, *words = shlex.split(command)
     assert program == "ganglion"
     script = Path(sys.executable).with_name("ganglion")
@@ -81,6 +83,7 @@ def test_the_command_runs(module: ModuleType, tmp_path: Path) -> None:
     result = subprocess.run([*start, *words, *short], cwd=folder, capture_output=True, text=True, timeout=120)
     assert result.returncode == 0, result.stderr
     assert (folder / "run" / "config.yaml").exists()
+    assert main([*shlex.split(check)[1:], "algo.net.hidden=[8]"]) == 0
 
 
 def mean_return(run: ganglion.Run) -> float:

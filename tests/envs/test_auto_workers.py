@@ -1,4 +1,4 @@
-"""The choice made for the user: who walks the slots follows from what a step costs, and changes nothing else."""
+"""The choice made for the user: who steps the slots follows from what a step costs, and changes nothing else."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_pool_for_an_environment_that_sleeps_and_none_for_cartpole(monkeypatch
     asleep, why = GymConfig(id="Sleepy-v0").settled()
     assert asleep.workers == 8 and "mostly waiting" in why and "8 workers" in why
     awake, why = GymConfig(id="CartPole-v1").settled()
-    assert awake.workers == 0 and "this process walks the 8 slots" in why
+    assert awake.workers == 0 and "this process steps the 8 slots" in why
     env: Any = asleep.build()
     try:
         assert isinstance(env, PoolEnv) and len(env.pool.shares) == 8

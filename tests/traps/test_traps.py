@@ -13,8 +13,8 @@ from ganglion.config import RunConfig
 from ganglion.core import LogData, Past, Progress
 from ganglion.record.stages import Recorded
 from ganglion.runtime.build import build
+from ganglion.runtime.check_algorithm import NoSync
 from ganglion.runtime.run import Run
-from tests.contract.test_algorithms import NoSync, learnable
 from tests.contract.worlds import CASES, Bench
 from tests.equal.runs import config, finish, metrics
 
@@ -46,7 +46,8 @@ def test_importance_weights_count_under_every_loss(loss):
     """One library multiplied them into one branch only; another let [B, 1] * [B] spread to [B, B]."""
     norms = []
     for weight in (1.0, 0.5, 0.0):
-        bench, mini, noise, at = learnable(CASE["dqn"])
+        bench = Bench(CASE["dqn"])
+        mini, noise, at = bench.learnable()
         bench.algo.cfg = bench.algo.cfg.model_copy(update={"loss": loss})
         weighed = mini._replace(weight=torch.full_like(mini.weight, weight))
         update = bench.algo.learn(weighed, bench.agent.knobs(at), noise)
@@ -62,7 +63,8 @@ def test_soft_targets_ask_the_current_actor():
 
 
 def test_target_noise_differs_per_row():
-    bench, mini, noise, _ = learnable(CASE["sac"])
+    bench = Bench(CASE["sac"])
+    mini, noise, _ = bench.learnable()
     same = ops.map_tree(lambda x: x[:, :1].expand_as(x), mini.data)
     assert noise.normal.shape[:2] == mini.weight.shape, "random numbers per row, not per batch"
     dist = bench.algo.predict(same.obs, Past((), same.past.start), bench.algo.neutral(same.past.start)).dist

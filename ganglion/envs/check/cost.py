@@ -46,7 +46,7 @@ def speed(pace: Pace, slots: int = 1) -> Finding:
     if pace.resets > pace.mean and whole > 1e-3:
         return warned("time", f"mostly resets: {seen}", "make reset() cheaper: load and build in __init__().")
     if whole > SLOW:
-        return warned("time", seen, "profile step(); env.workers walks the slots in several processes.")
+        return warned("time", seen, "profile step(); env.workers steps the slots in several processes.")
     return passed("time", seen)
 
 
