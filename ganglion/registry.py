@@ -19,9 +19,11 @@ from ganglion.errors import UserError, nearest
 
 TABLE: dict[str, dict[str, str]] = {
     "algo": {
+        "a2c": "ganglion.algos.a2c",
         "dqn": "ganglion.algos.dqn",
         "impala": "ganglion.algos.impala",
         "ppo": "ganglion.algos.ppo",
+        "reinforce": "ganglion.algos.reinforce",
         "sac": "ganglion.algos.sac",
         "td3": "ganglion.algos.td3",
     },

@@ -138,6 +138,7 @@ HYBRID = Composite({"steer": ARM, "gear": THREE, "lamps": MultiBinary(2), "keys"
 SMALL_REPLAY = {"capacity": 600, "batch": 16}
 DQN = {"replay": SMALL_REPLAY, "limiter": {"warmup": 50, "opt_interval": 6}, "net": {"hidden": [16]}, "target_every": 3}
 PPO = {"horizon": 8, "epochs": 2, "minibatches": 2, "net": {"hidden": [16, 16]}}
+ROLLOUT = {"horizon": 8, "net": {"hidden": [16, 16]}}
 IMPALA = {"horizon": 8, "net": {"hidden": [16, 16]}}
 SAC = {"replay": SMALL_REPLAY, "limiter": {"warmup": 50, "opt_interval": 6}, "net": {"hidden": [16]}}
 
@@ -166,6 +167,14 @@ CASES = [
     Case("impala-own", "impala", ARM, Box((4, 36, 36), torch.uint8), over(IMPALA, shared=False, horizon=3)),
     Case("impala-all", "impala", THREE, MASKED, over(IMPALA, epochs=2, minibatches=2,
          net={"memory": "lstm", "memory_size": 8, "normalise": True})),
+    Case("a2c", "a2c", TWO, settings=ROLLOUT),
+    Case("a2c-hybrid", "a2c", HYBRID, MIXED, over(ROLLOUT, optim="adam", normalise_advantage=True, lam=0.9)),
+    Case("a2c-all", "a2c", THREE, MASKED, over(ROLLOUT, shared=True,
+         net={"memory": "lstm", "memory_size": 8, "normalise": True})),
+    Case("reinforce", "reinforce", TWO, settings=ROLLOUT),
+    Case("reinforce-none", "reinforce", HYBRID, MIXED, over(ROLLOUT, baseline="none", normalise=False)),
+    Case("reinforce-all", "reinforce", THREE, MASKED, over(ROLLOUT,
+         net={"memory": "gru", "memory_size": 8, "normalise": True})),
     Case("sac", "sac", ARM, settings=SAC),
     Case("sac-all", "sac", ARM, MIXED, over(SAC, n_step=3, max_norm=5.0,
          replay={"kind": "prioritised"}, net={"normalise": True})),

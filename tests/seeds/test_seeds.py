@@ -177,6 +177,12 @@ def test_impala(tmp_path: Path) -> None:
     check(tmp_path / "parts", [*words, "algo.minibatches=2", "algo.epochs=2"], TWO)
 
 
+@pytest.mark.parametrize("algo", ["{kind: a2c, optim: rmsprop}", "{kind: a2c, optim: adam}", "reinforce"])
+def test_one_update_from_each_rollout(tmp_path: Path, algo: str) -> None:
+    words = [f"algo={algo}", "algo.horizon=8", "algo.net.hidden=[16, 16]", TENSORS, "train.budget=450 steps"]
+    check(tmp_path, words, TWO)
+
+
 PENDULUM = "env={kind: torch, id: pendulum, slots: 3}"
 CONTINUOUS = ["algo.net.hidden=[16, 16]", "algo.limiter={opt_interval: 4, warmup: 100}", "train.budget=400 steps",
               "algo.replay={capacity: 400, batch: 32}", PENDULUM]  # fmt: skip

@@ -1,0 +1,110 @@
+"""Each loss against its paper's formula, row by row in float64: the metrics, and the gradient of every parameter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from ganglion.core import Rollout
+from tests.contract.test_algorithms import learnable
+from tests.contract.worlds import ROLLOUT, TWO, Case, over
+
+HUGE = {"max_norm": 1e9}  # no gradient is clipped
+
+
+class Learned:
+    """One update: what it said, and the gradient each optimiser was given."""
+
+    def __init__(self, case: Case) -> None:
+        self.bench, self.mini, self.noise, at = learnable(case)
+        self.knobs = self.bench.agent.knobs(at)
+        self.grads: list[Tensor] = []
+        self.algo: Any = self.bench.algo
+
+    def update(self, optim: str = "optim") -> dict[str, Tensor]:
+        getattr(self.algo, optim).apply = lambda grads, lr: self.grads.extend(grads)
+        return dict(self.algo.learn(self.mini, self.knobs, self.noise).metrics)
+
+    def compare(self, loss: Tensor, params: list[Tensor]) -> None:
+        """The loss is a float64 sum made from the model's own outputs."""
+        exact = torch.autograd.grad(loss, params, allow_unused=True)
+        for found, grad in zip(self.grads, exact, strict=True):
+            wanted = torch.zeros_like(found) if grad is None else grad
+            torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-6)
+
+
+def rows(r: Rollout) -> Iterator[tuple[int, int]]:
+    """Rows to learn from, backwards in time."""
+    for t in reversed(range(r.reward.shape[0])):
+        for b in range(r.reward.shape[1]):
+            yield t, b
+
+
+def near(found: Tensor, exact: Any) -> None:
+    torch.testing.assert_close(found.double(), torch.as_tensor(exact).detach().double(), rtol=1e-4, atol=1e-6)
+
+
+def read(algo: Any, r: Rollout) -> tuple[Tensor, Tensor, Tensor]:
+    """Log-probabilities [T, B, A], values [T, B] and what follows each row [T, B], in float64."""
+    raw, value, _ = algo.model.action_and_value(r.obs, r.past)
+    last = algo.model.action_and_value(*r.last)[1]
+    return raw.double().log_softmax(-1), value.double(), torch.cat([value[1:], last]).double().detach()
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case("a2c", "a2c", TWO, settings=over(ROLLOUT, entropy=0.03, **HUGE)),
+        Case("value", "reinforce", TWO, settings=over(ROLLOUT, entropy=0.03, normalise=False, **HUGE)),
+    ],
+    ids=lambda case: case.algo,
+)
+def test_whole_returns_less_a_baseline(case: Case) -> None:
+    """Mnih et al. 2016, algorithm S3: R <- r + gamma R from the rollout's end; d log pi (R - V) + d (R - V)^2 / 2.
+    Beyond a time limit, and beyond the rollout, R is V of the true last observation."""
+    one = Learned(case)
+    r, algo = one.mini, one.algo
+    logp, value, after = read(algo, r)
+    actor = critic = entropy = torch.zeros((), dtype=torch.float64)
+    goal: dict[tuple[int, int], Tensor] = {}
+    for t, b in rows(r):
+        beyond = after[t, b] if r.cut[t, b] or t == len(r.reward) - 1 else goal[t + 1, b]
+        goal[t, b] = r.reward[t, b].double() + r.discount[t, b].double() * beyond
+        if r.valid[t, b]:
+            surprise = goal[t, b] - value[t, b]
+            actor = actor - logp[t, b, r.action[t, b]] * surprise.detach()
+            critic = critic + surprise.square() / 2
+            entropy = entropy - (logp[t, b].exp() * logp[t, b]).sum()
+    count = int(r.valid.sum())
+    metrics = one.update()
+    near(metrics["actor"], actor / count)
+    near(metrics["value"], critic / count)
+    near(metrics["entropy"], entropy / count)
+    one.compare((actor + 0.5 * critic - 0.03 * entropy) / count, list(algo.model.parameters()))
+
+
+def test_reinforce_without_a_baseline_learns_from_whole_returns_alone() -> None:
+    """Williams 1992: d log pi(a) G. Rows whose episode does not terminate within the rollout have no G."""
+    one = Learned(Case("none", "reinforce", TWO, settings=over(ROLLOUT, baseline="none", normalise=False, **HUGE)))
+    r, algo = one.mini, one.algo
+    logp, _, _ = read(algo, r)
+    actor = entropy = torch.zeros((), dtype=torch.float64)
+    goal: dict[tuple[int, int], float | None] = {}
+    count = 0
+    for t, b in rows(r):
+        ended, cut = bool(r.discount[t, b] == 0), bool(r.cut[t, b])
+        later = 0.0 if ended else None if cut or t == len(r.reward) - 1 else goal[t + 1, b]
+        goal[t, b] = None if later is None else float(r.reward[t, b]) + float(r.discount[t, b]) * later
+        if r.valid[t, b] and (whole := goal[t, b]) is not None:
+            count += 1
+            actor = actor - logp[t, b, r.action[t, b]] * whole
+            entropy = entropy - (logp[t, b].exp() * logp[t, b]).sum()
+    assert 0 < count < int(r.valid.sum()), "some returns are whole, some are not"
+    metrics = one.update()
+    near(metrics["actor"], actor / count)
+    near(metrics["complete"], count / int(r.valid.sum()))
+    one.compare((actor - 0.01 * entropy) / count, list(algo.model.parameters()))
