@@ -20,6 +20,7 @@ from ganglion.errors import UserError, nearest
 TABLE: dict[str, dict[str, str]] = {
     "algo": {
         "a2c": "ganglion.algos.a2c",
+        "acer": "ganglion.algos.acer",
         "dqn": "ganglion.algos.dqn",
         "impala": "ganglion.algos.impala",
         "ppo": "ganglion.algos.ppo",

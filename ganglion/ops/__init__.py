@@ -24,7 +24,7 @@ from ganglion.ops.gradients import (
 )
 from ganglion.ops.hashing import hash_bits, hash_normal, hash_uniform
 from ganglion.ops.losses import (
-    acer_policy, clipped_surrogate, counterfactual, huber, info_nce, kl_k1, kl_k2, kl_k3, label_smoothed,
+    acer_policy, acer_weights, clipped_surrogate, counterfactual, huber, info_nce, kl_k1, kl_k2, kl_k3, label_smoothed,
     multi_logits, penalty, policy_gradient, ppg_joint, soft_focal, trust_region, upgo_loss, value_loss,
 )
 from ganglion.ops.returns import (
@@ -51,7 +51,7 @@ from ganglion.ops.trees import (
 
 __all__ = [
     "Adder", "Bernoulli", "BranchGreedy", "Categorical", "Dist", "Grads", "Greedy", "Moments", "MultiCategorical",
-    "NStep", "Normal", "Product", "TanhNormal", "Transitions", "Tree", "VTrace", "above", "acer_policy",
+    "NStep", "Normal", "Product", "TanhNormal", "Transitions", "Tree", "VTrace", "above", "acer_policy", "acer_weights",
     "adapt_sigma", "add_draws", "alike", "at", "atoms", "best", "blocked", "bounds", "branching_td",
     "categorical_td", "clip_momentum", "clip_momentum_norm", "clip_norm", "clip_value", "clipped_surrogate",
     "coloured", "concat", "counterfactual", "detach", "discounted_sum", "dist", "dist_draws", "dist_size", "empty",

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ganglion.core import Rollout
 from tests.contract.test_algorithms import learnable
-from tests.contract.worlds import ROLLOUT, TWO, Case, over
+from tests.contract.worlds import ACER, ROLLOUT, THREE, TWO, Case, over
 
 HUGE = {"max_norm": 1e9}  # no gradient is clipped
 
@@ -108,3 +108,46 @@ def test_reinforce_without_a_baseline_learns_from_whole_returns_alone() -> None:
     near(metrics["actor"], actor / count)
     near(metrics["complete"], count / int(r.valid.sum()))
     one.compare((actor - 0.01 * entropy) / count, list(algo.model.parameters()))
+
+
+def test_acer_is_retrace_truncation_correction_and_trust_region() -> None:
+    """Wang et al. 2017: equations 5 (Retrace), 9 (the truncated gradient and its correction) and 12 (trust region)."""
+    settings = over(ACER, clip=1.05, limit=0.02, lam=0.9, entropy=0.0, **HUGE)
+    one = Learned(Case("acer", "acer", THREE, settings=settings))
+    r, algo, weight = one.mini.data, one.algo, one.mini.weight
+    with torch.no_grad():  # everybody has grown apart
+        for k, p in enumerate((*algo.model.parameters(), *algo.average.net.parameters())):
+            p.add_(0.3 * torch.randn(p.shape, generator=torch.Generator().manual_seed(k)))
+    raw, q, _ = algo.model.action_and_values(r.obs, r.past)
+    last_raw, last_q, _ = algo.model.action_and_values(*r.last)
+    pi, q = raw.double().softmax(-1), q.double()
+    mu, average = r.extras["log_probs"].double().exp(), algo.average.action(r.obs, r.past)[0].double().softmax(-1)
+    value = torch.cat([(pi * q).sum(-1), (last_raw.double().softmax(-1) * last_q.double()).sum(-1)]).detach()
+    actor = critic = torch.zeros((), dtype=torch.float64)
+    goal: dict[tuple[int, int], Tensor] = {}
+    bent = corrected = 0
+    for t, b in rows(r):
+        beyond = value[t + 1, b]
+        if t < len(r.reward) - 1 and not r.cut[t, b]:
+            a = r.action[t + 1, b]
+            ratio = pi[t + 1, b, a] / mu[t + 1, b, a]
+            beyond = beyond + 0.9 * ratio.clamp(max=1) * (goal[t + 1, b] - q[t + 1, b, a])
+        goal[t, b] = (r.reward[t, b].double() + r.discount[t, b].double() * beyond).detach()
+        if weight[t, b] == 0:
+            continue
+        a, here, rho = r.action[t, b], pi[t, b].detach(), (pi[t, b] / mu[t, b]).detach()
+        gradient = (1 - 1.05 / rho).clamp(min=0) * (q[t, b].detach() - value[t, b])
+        corrected += int((gradient != 0).sum())
+        gradient[a] += rho[a].clamp(max=1.05) * (goal[t, b] - value[t, b]) / here[a]
+        k = -average[t, b] / here
+        over_limit = (k @ gradient - 0.02) / (k @ k)
+        bent += int(over_limit > 0)
+        step = gradient - over_limit.clamp(min=0) * k
+        actor = actor - (step.detach() * pi[t, b]).sum()
+        critic = critic + (goal[t, b] - q[t, b, a]).square() / 2
+    count = int((weight > 0).sum())
+    assert bent > 3 and corrected > 3
+    metrics = one.update()
+    near(metrics["actor"], actor / count)
+    near(metrics["value"], critic / count)
+    one.compare((actor + 0.5 * critic) / count, list(algo.model.parameters()))

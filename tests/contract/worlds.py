@@ -139,6 +139,7 @@ SMALL_REPLAY = {"capacity": 600, "batch": 16}
 DQN = {"replay": SMALL_REPLAY, "limiter": {"warmup": 50, "opt_interval": 6}, "net": {"hidden": [16]}, "target_every": 3}
 PPO = {"horizon": 8, "epochs": 2, "minibatches": 2, "net": {"hidden": [16, 16]}}
 ROLLOUT = {"horizon": 8, "net": {"hidden": [16, 16]}}
+ACER = {"horizon": 5, "replay": SMALL_REPLAY, "limiter": {"warmup": 80, "opt_interval": 12}, "net": {"hidden": [16]}}
 IMPALA = {"horizon": 8, "net": {"hidden": [16, 16]}}
 SAC = {"replay": SMALL_REPLAY, "limiter": {"warmup": 50, "opt_interval": 6}, "net": {"hidden": [16]}}
 
@@ -175,6 +176,10 @@ CASES = [
     Case("reinforce-none", "reinforce", HYBRID, MIXED, over(ROLLOUT, baseline="none", normalise=False)),
     Case("reinforce-all", "reinforce", THREE, MASKED, over(ROLLOUT,
          net={"memory": "gru", "memory_size": 8, "normalise": True})),
+    Case("acer", "acer", TWO, settings=ACER),
+    Case("acer-mixed", "acer", THREE, MIXED, over(ACER, limit=None, replay={"kind": "prioritised"})),
+    Case("acer-all", "acer", THREE, MASKED, over(ACER, shared=True, clip=1.5, limit=0.1,
+         replay={"burn_in": 2}, net={"memory": "lstm", "memory_size": 8, "normalise": True})),
     Case("sac", "sac", ARM, settings=SAC),
     Case("sac-all", "sac", ARM, MIXED, over(SAC, n_step=3, max_norm=5.0,
          replay={"kind": "prioritised"}, net={"normalise": True})),

@@ -45,6 +45,10 @@ SORTS: dict[str, dict[str, Any]] = {
     "reinforce": {
         "algo": {"kind": "reinforce", "horizon": 24, "net": {"hidden": [16], "memory": "gru", "memory_size": 16}},
         "env": {"kind": "torch", "id": "cartpole", "slots": 4}},
+    "acer": {
+        "algo": {"kind": "acer", "horizon": 6, "replay": REPLAY, "net": {"hidden": [16]},
+                 "limiter": {"warmup": 100, "opt_interval": 4}},
+        "env": {"kind": "gym", "id": "CartPole-v1", "slots": 4}},
     "sac": {
         "algo": {"kind": "sac", "replay": REPLAY, "net": {"hidden": [16]},
                  "limiter": {"warmup": 150, "opt_interval": 2}},

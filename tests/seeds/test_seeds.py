@@ -183,6 +183,12 @@ def test_one_update_from_each_rollout(tmp_path: Path, algo: str) -> None:
     check(tmp_path, words, TWO)
 
 
+def test_acer(tmp_path: Path) -> None:
+    words = ["algo={kind: acer, horizon: 6}", "algo.net.hidden=[16, 16]", "algo.limiter={opt_interval: 8, warmup: 100}",
+             "algo.replay={capacity: 400, batch: 8}", TENSORS, "train.budget=300 steps", "eval=never"]  # fmt: skip
+    check(tmp_path, words, TWO)
+
+
 PENDULUM = "env={kind: torch, id: pendulum, slots: 3}"
 CONTINUOUS = ["algo.net.hidden=[16, 16]", "algo.limiter={opt_interval: 4, warmup: 100}", "train.budget=400 steps",
               "algo.replay={capacity: 400, batch: 32}", PENDULUM]  # fmt: skip

@@ -13,6 +13,7 @@ from ganglion.registry import presets
 PRESETS = presets()
 PROMISED = {
     "cartpole/a2c": 200_000,
+    "cartpole/acer": 200_000,
     "cartpole/dqn": 50_000,
     "cartpole/ppo": 100_000,
     "cartpole/impala": 500_000,
