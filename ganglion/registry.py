@@ -28,6 +28,9 @@ TABLE: dict[str, dict[str, str]] = {
         "sac": "ganglion.algos.sac",
         "td3": "ganglion.algos.td3",
     },
+    "bonus": {
+        "rnd": "ganglion.bonuses.rnd",
+    },
     "env": {
         "gym": "ganglion.envs.configs",
         "atari": "ganglion.envs.configs",

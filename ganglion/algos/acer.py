@@ -8,6 +8,7 @@ earlier actors by more than `limit`. All tensors are [T, B, ...], with a memory 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from pydantic import Field
@@ -17,6 +18,7 @@ from ganglion import buffers, nn, ops
 from ganglion.config import (
     AlgoConfig,
     Amount,
+    BonusConfig,
     BufferConfig,
     Count,
     LimiterConfig,
@@ -56,9 +58,11 @@ class ACERConfig(AlgoConfig):
     replay: BufferConfig = buffers.ReplayConfig(capacity=50_000, batch=16)
     limiter: LimiterConfig = buffers.RatioConfig(opt_interval=64, warmup=1_000)
     processor: ProcessorConfig = buffers.RowsConfig()
+    bonus: BonusConfig | None = None  # a second reward, for what is new
 
-    def build(self, spec: EnvSpec) -> ACER:
-        return ACER(self, spec)
+    def build(self, spec: EnvSpec) -> Algorithm[Any, Any]:
+        made = ACER(self, spec)
+        return made if self.bonus is None else self.bonus.build(made, spec)
 
     def recipe(self, spec: EnvSpec) -> Recipe:
         """What to plug around the algorithm: read here, built by runtime.build."""

@@ -7,7 +7,7 @@ feed-forward model, whole slots [T, B] for a recurrent one; `learn` cannot tell 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from pydantic import Field
@@ -17,6 +17,7 @@ from ganglion import buffers, nn, ops
 from ganglion.config import (
     AlgoConfig,
     Amount,
+    BonusConfig,
     Count,
     NonNegative,
     Positive,
@@ -56,9 +57,11 @@ class PPOConfig(AlgoConfig):
     shared: bool = False  # actor and critic read one body; otherwise each has its own
     net: nn.MLPConfig = nn.MLPConfig(hidden=(64, 64), activation="tanh", init="orthogonal")
     processor: ProcessorConfig = buffers.RowsConfig()
+    bonus: BonusConfig | None = None  # a second reward, for what is new
 
-    def build(self, spec: EnvSpec) -> PPO:
-        return PPO(self, spec)
+    def build(self, spec: EnvSpec) -> Algorithm[Any, Any]:
+        made = PPO(self, spec)
+        return made if self.bonus is None else self.bonus.build(made, spec)
 
     def recipe(self, spec: EnvSpec) -> Recipe:
         """What to plug around the algorithm: read here, built by runtime.build."""

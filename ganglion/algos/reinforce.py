@@ -7,7 +7,7 @@ limit and beyond the rollout. Without one (`none`) those returns are unknown, an
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from pydantic import Field
@@ -17,6 +17,7 @@ from ganglion import buffers, nn, ops
 from ganglion.config import (
     AlgoConfig,
     Amount,
+    BonusConfig,
     Count,
     NonNegative,
     Positive,
@@ -48,9 +49,11 @@ class ReinforceConfig(AlgoConfig):
     shared: bool = False  # actor and critic read one body; otherwise each has its own
     net: nn.MLPConfig = nn.MLPConfig(hidden=(64, 64), activation="tanh", init="orthogonal")
     processor: ProcessorConfig = buffers.RowsConfig()
+    bonus: BonusConfig | None = None  # a second reward, for what is new
 
-    def build(self, spec: EnvSpec) -> Reinforce:
-        return Reinforce(self, spec)
+    def build(self, spec: EnvSpec) -> Algorithm[Any, Any]:
+        made = Reinforce(self, spec)
+        return made if self.bonus is None else self.bonus.build(made, spec)
 
     def recipe(self, spec: EnvSpec) -> Recipe:
         """What to plug around the algorithm: read here, built by runtime.build."""

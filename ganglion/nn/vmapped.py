@@ -59,9 +59,15 @@ def alike(own: list[Any], theirs: list[list[Any]]) -> Iterator[tuple[Any, list[A
                     each.append(vars(other)[name])
 
 
+def within(algo: Algorithm[Any, Any]) -> list[Algorithm[Any, Any]]:
+    """An algorithm and those that it holds."""
+    held = [part for part in vars(algo).values() if isinstance(part, Algorithm)]
+    return [algo, *(own for part in held for own in within(part))]
+
+
 def places(algo: Algorithm[Any, Any]) -> list[Place]:
     """Where an algorithm's networks and normalisers keep their tensors, in a fixed order."""
-    modules = [part for part in vars(algo).values() if isinstance(part, nn.Module)]
+    modules = [part for own in within(algo) for part in vars(own).values() if isinstance(part, nn.Module)]
     inner = [module for part in modules for module in part.modules()]
     kept = [(held, name) for m in inner for held in (m._parameters, m._buffers) for name in held]
     return [(held, name) for held, name in kept if held[name] is not None]
@@ -85,11 +91,12 @@ class Stack:
                 self.own.append(tensor)
             self.places.append(((held, name), known[id(tensor)]))
         self.optims: list[Joint] = []
-        for name, part in list(vars(template).items()):
-            if isinstance(part, Optimiser):
-                params = [self.tensors[known[id(param)]].requires_grad_() for param in part.params]
-                self.optims.append(joint(part)([vars(algo)[name] for algo in algos], params))
-                setattr(template, name, self.optims[-1])
+        for own, *others in zip(within(template), *map(within, algos), strict=True):
+            for name, part in list(vars(own).items()):
+                if isinstance(part, Optimiser):
+                    params = [self.tensors[known[id(param)]].requires_grad_() for param in part.params]
+                    self.optims.append(joint(part)([vars(other)[name] for other in others], params))
+                    setattr(own, name, self.optims[-1])
         self.vary(algos, template)
 
     def vary(self, algos: Sequence[Algorithm[Any, Any]], template: Algorithm[Any, Any]) -> None:
@@ -160,13 +167,12 @@ class Joint(ABC):
         self.sizes = [param[0].numel() for param in params]
         self.kept = {kind: self.flat([o.kept()[kind] for o in optims]) for kind in optims[0].kept()}
         self.count = joined([optim.count for optim in optims])
-        self.lr, self.max_norm = self.column(optims, "lr"), self.column(optims, "max_norm")
+        self.lr, self.max_norm = self.column([o.lr for o in optims]), self.column([o.max_norm for o in optims])
         self.clips = any(optim.max_norm < inf for optim in optims)
 
-    def column(self, optims: Sequence[Optimiser], name: str) -> Tensor:
+    def column(self, numbers: Sequence[float]) -> Tensor:
         """A number of each, [K, 1]."""
-        values = [[getattr(optim, name)] for optim in optims]
-        return torch.tensor(values, dtype=self.params[0].dtype, device=self.count.device)
+        return torch.tensor(numbers, dtype=self.params[0].dtype, device=self.count.device)[:, None]
 
     def flat(self, lists: Sequence[Sequence[Tensor]]) -> Tensor:
         """The tensors of each as one row [K, all of them]: a step takes as many operations as for one tensor."""
@@ -210,7 +216,7 @@ class JointAdam(Joint):
 
     def __init__(self, optims: Sequence[Any], params: Sequence[Tensor]) -> None:
         super().__init__(optims, params)
-        self.eps = self.column(optims, "eps")
+        self.eps = self.column([o.eps for o in optims])
 
     def change(self, grad: Tensor, lr: Tensor, beta1: float = 0.9, beta2: float = 0.999) -> Tensor:
         mean, square, count = self.kept["mean"], self.kept["square"], self.count[:, None]
@@ -225,7 +231,7 @@ class JointRMSprop(Joint):
 
     def __init__(self, optims: Sequence[Any], params: Sequence[Tensor]) -> None:
         super().__init__(optims, params)
-        self.eps, self.decay = self.column(optims, "eps"), self.column(optims, "decay")
+        self.eps, self.decay = self.column([o.eps for o in optims]), self.column([o.decay for o in optims])
 
     def change(self, grad: Tensor, lr: Tensor) -> Tensor:
         square = self.kept["square"]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ganglion.core import Rollout
 from tests.contract.test_algorithms import learnable
-from tests.contract.worlds import ACER, ROLLOUT, THREE, TWO, Case, over
+from tests.contract.worlds import ACER, IMPALA, RND, ROLLOUT, THREE, TWO, Case, over
 
 HUGE = {"max_norm": 1e9}  # no gradient is clipped
 
@@ -151,3 +151,32 @@ def test_acer_is_retrace_truncation_correction_and_trust_region() -> None:
     near(metrics["actor"], actor / count)
     near(metrics["value"], critic / count)
     one.compare((actor + 0.5 * critic) / count, list(algo.model.parameters()))
+
+
+def layers(embedding: Any, x: Tensor) -> Tensor:
+    """A perceptron of relus and its linear head in float64."""
+    weights = [w.double()[0] for w in embedding.net.body.weights()]
+    for k in range(0, len(weights), 2):
+        x = (x @ weights[k] + weights[k + 1]).relu()
+    return x @ embedding.net.head.weight.double().t() + embedding.net.head.bias.double()
+
+
+def test_rnd_pays_for_what_the_guess_misses() -> None:
+    """Burda et al. 2019: i_t = ||guess(s_t+1) - truth(s_t+1)||^2 of normalised observations, clipped and divided by its
+    running deviation. It is added to the reward; the guess alone learns it."""
+    one = Learned(Case("rnd", "impala", TWO, settings=over(IMPALA, bonus=over(RND, scale=0.7))))
+    algo, buffer = one.algo, one.bench.learner.buffer
+    r, bonus, mini = buffer.take(torch.empty(0), None), algo.bonus, one.mini.mini
+    after = torch.cat([r.obs[1:], r.last[0]])  # row t + 1 is the true last observation where an episode ends
+    moments = bonus.guess.encoder.norm.moments
+    x = ((after.double() - moments.mean) / (moments.var + 1e-8).sqrt()).clamp(-10, 10)
+    error = (layers(bonus.guess, x) - layers(bonus.truth, x)).square().mean(-1)
+    worth = torch.where(r.valid, 0.7 * error.detach() / bonus.square.double().sqrt(), 0.0)
+    near(mini.reward, r.reward.double() + worth)
+    assert float(moments.count) > 0 and float(bonus.updates) == 1, "it has seen rows, and learned once"
+    square, rows_seen = float(bonus.square), error[r.valid].detach()
+    assert not any(p.requires_grad for p in bonus.truth.parameters())
+    metrics = one.update()
+    near(metrics["bonus_loss"], rows_seen.mean())
+    one.compare(error[r.valid].mean(), list(bonus.guess.parameters()))
+    near(bonus.square, (square + float(rows_seen.square().mean())) / 2)

@@ -144,6 +144,9 @@ IMPALA = {"horizon": 8, "net": {"hidden": [16, 16]}}
 SAC = {"replay": SMALL_REPLAY, "limiter": {"warmup": 50, "opt_interval": 6}, "net": {"hidden": [16]}}
 
 
+RND = {"kind": "rnd", "features": 8, "net": {"hidden": [16]}}
+
+
 def over(settings: dict[str, Any], **more: Any) -> dict[str, Any]:
     """Settings with others laid over them, one level deep."""
     return settings | {k: settings[k] | v if isinstance(v, dict) and k in settings else v for k, v in more.items()}
@@ -180,6 +183,10 @@ CASES = [
     Case("acer-mixed", "acer", THREE, MIXED, over(ACER, limit=None, replay={"kind": "prioritised"})),
     Case("acer-all", "acer", THREE, MASKED, over(ACER, shared=True, clip=1.5, limit=0.1,
          replay={"burn_in": 2}, net={"memory": "lstm", "memory_size": 8, "normalise": True})),
+    Case("ppo-rnd", "ppo", HYBRID, MIXED, over(PPO, bonus=RND)),
+    Case("ppo-rnd-memory", "ppo", THREE, MASKED, over(PPO, bonus=RND, net={"memory": "lstm", "memory_size": 8})),
+    Case("dqn-rnd", "dqn", THREE, MASKED, over(DQN, bonus=RND, n_step=2, replay={"kind": "prioritised"})),
+    Case("acer-rnd", "acer", TWO, settings=over(ACER, bonus=RND)),
     Case("sac", "sac", ARM, settings=SAC),
     Case("sac-all", "sac", ARM, MIXED, over(SAC, n_step=3, max_norm=5.0,
          replay={"kind": "prioritised"}, net={"normalise": True})),

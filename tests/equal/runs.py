@@ -49,6 +49,14 @@ SORTS: dict[str, dict[str, Any]] = {
         "algo": {"kind": "acer", "horizon": 6, "replay": REPLAY, "net": {"hidden": [16]},
                  "limiter": {"warmup": 100, "opt_interval": 4}},
         "env": {"kind": "gym", "id": "CartPole-v1", "slots": 4}},
+    "rnd": {
+        "algo": {"kind": "ppo", "horizon": 24, "net": {"hidden": [16]},
+                 "bonus": {"kind": "rnd", "net": {"hidden": [16]}}},
+        "env": {"kind": "toy", "id": "deepsea", "slots": 4}},
+    "rnd-replay": {
+        "algo": {"kind": "dqn", "net": {"hidden": [16]}, "replay": {"kind": "prioritised", **REPLAY},
+                 "limiter": {"warmup": 100, "opt_interval": 4}, "bonus": {"kind": "rnd", "net": {"hidden": [16]}}},
+        "env": {"kind": "gym", "id": "MountainCar-v0", "slots": 3}},
     "sac": {
         "algo": {"kind": "sac", "replay": REPLAY, "net": {"hidden": [16]},
                  "limiter": {"warmup": 150, "opt_interval": 2}},

@@ -189,6 +189,14 @@ def test_acer(tmp_path: Path) -> None:
     check(tmp_path, words, TWO)
 
 
+BONUS = "algo.bonus={kind: rnd, net: {hidden: [8]}}"
+
+
+@pytest.mark.parametrize("words", [[*PPO, TENSORS], [*DQN, GYM]], ids=["ppo", "dqn"])
+def test_a_bonus(tmp_path: Path, words: Words) -> None:
+    check(tmp_path, [*words, BONUS, "train.budget=400 steps"], TWO)
+
+
 PENDULUM = "env={kind: torch, id: pendulum, slots: 3}"
 CONTINUOUS = ["algo.net.hidden=[16, 16]", "algo.limiter={opt_interval: 4, warmup: 100}", "train.budget=400 steps",
               "algo.replay={capacity: 400, batch: 32}", PENDULUM]  # fmt: skip
