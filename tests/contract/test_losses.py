@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ganglion.core import Rollout
 from tests.contract.test_algorithms import learnable
-from tests.contract.worlds import ACER, IMPALA, RND, ROLLOUT, THREE, TWO, Case, over
+from tests.contract.worlds import ACER, IMPALA, PPO, RND, ROLLOUT, THREE, TWO, Case, over
 
 HUGE = {"max_norm": 1e9}  # no gradient is clipped
 
@@ -180,3 +180,39 @@ def test_rnd_pays_for_what_the_guess_misses() -> None:
     near(metrics["bonus_loss"], rows_seen.mean())
     one.compare(error[r.valid].mean(), list(bonus.guess.parameters()))
     near(bonus.square, (square + float(rows_seen.square().mean())) / 2)
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_ppo_clips_twice_and_may_judge_anew(recompute: bool) -> None:
+    """Schulman et al. 2017: -min(rho A, clip(rho) A); Ye et al. 2020: at most -c A where A < 0. Recomputed, A and the
+    critic's goal are those of the critic that learns."""
+    more = {"normalise_advantage": False, "minibatches": 1, "dual_clip": 1.1, "recompute": recompute, "entropy": 0.0}
+    one = Learned(Case("ppo", "ppo", TWO, settings=over(PPO, **more, **HUGE)))
+    r = one.bench.learner.buffer.take(torch.empty(0), None)
+    with torch.no_grad():  # it has learned since it acted
+        for k, p in enumerate(one.algo.model.parameters()):
+            p.add_(0.3 * torch.randn(p.shape, generator=torch.Generator().manual_seed(k)))
+    one.mini = one.algo.prepare(r)
+    logp, value, after = read(one.algo, r)
+    then = r.extras["value"].double()
+    judge = value.detach() if recompute else then
+    later = after if recompute else torch.cat([then[1:], after[-1:]])
+    actor = critic = torch.zeros((), dtype=torch.float64)
+    advantage: dict[tuple[int, int], Tensor] = {}
+    twice = 0
+    for t, b in rows(r):
+        trace = 0.0 if r.cut[t, b] or t == len(r.reward) - 1 else 0.95 * r.discount[t, b].double() * advantage[t + 1, b]
+        delta = r.reward[t, b].double() + r.discount[t, b].double() * later[t, b] - judge[t, b]
+        a = advantage[t, b] = delta + trace
+        if r.valid[t, b]:
+            rho = (logp[t, b, r.action[t, b]] - r.extras["logp"][t, b].double()).exp()
+            worth = torch.minimum(rho * a, rho.clamp(0.8, 1.2) * a)
+            twice += int(a < 0 and worth < 1.1 * a)
+            actor = actor - (torch.maximum(worth, 1.1 * a) if a < 0 else worth)
+            critic = critic + (value[t, b] - (a + judge[t, b])).square() / 2
+    count = int(r.valid.sum())
+    assert twice > 0
+    metrics = one.update()
+    near(metrics["policy"], actor / count)
+    near(metrics["value"], critic / count)
+    one.compare((actor + 0.5 * critic) / count, list(one.algo.model.parameters()))

@@ -50,7 +50,7 @@ SORTS: dict[str, dict[str, Any]] = {
                  "limiter": {"warmup": 100, "opt_interval": 4}},
         "env": {"kind": "gym", "id": "CartPole-v1", "slots": 4}},
     "rnd": {
-        "algo": {"kind": "ppo", "horizon": 24, "net": {"hidden": [16]},
+        "algo": {"kind": "ppo", "horizon": 24, "net": {"hidden": [16]}, "recompute": True,
                  "bonus": {"kind": "rnd", "net": {"hidden": [16]}}},
         "env": {"kind": "toy", "id": "deepsea", "slots": 4}},
     "rnd-replay": {

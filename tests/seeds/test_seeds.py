@@ -210,7 +210,8 @@ def test_continuous_control(tmp_path: Path, algo: str) -> None:
 
 
 def test_ppo_with_a_long_memory(tmp_path: Path) -> None:
-    check(tmp_path, [*PPO, TENSORS, "algo.net.memory=lstm", "algo.net.memory_size=8", "train.budget=450 steps"], TWO)
+    more = ["algo.net.memory=lstm", "algo.net.memory_size=8", "algo.recompute=true", "algo.dual_clip=3.0"]
+    check(tmp_path, [*PPO, TENSORS, *more, "train.budget=450 steps"], TWO)
 
 
 def test_numbers_of_the_algorithm_may_differ(tmp_path: Path) -> None:
