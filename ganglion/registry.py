@@ -27,8 +27,10 @@ TABLE: dict[str, dict[str, str]] = {
         "reinforce": "ganglion.algos.reinforce",
         "sac": "ganglion.algos.sac",
         "td3": "ganglion.algos.td3",
+        "trpo": "ganglion.algos.trpo",
     },
     "bonus": {
+        "icm": "ganglion.bonuses.icm",
         "rnd": "ganglion.bonuses.rnd",
     },
     "env": {

@@ -7,9 +7,10 @@ networks know by then, and these learn from the same minibatch, after the algori
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
+from pydantic import model_validator
 from torch import Tensor
 
 from ganglion import nn, ops
@@ -19,6 +20,7 @@ from ganglion.core import (
     Action,
     Algorithm,
     Draws,
+    EnvSpec,
     Knobs,
     Model,
     Noise,
@@ -40,6 +42,13 @@ class CuriousConfig(BonusConfig):
 
     scale: NonNegative = 1.0  # of the bonus, whose root mean square over the run is 1
     lr: Rate = 1e-3
+    net: nn.MLPConfig = nn.MLPConfig(hidden=(64, 64), normalise=True)
+
+    @model_validator(mode="after")
+    def _forgets(self) -> Self:
+        if self.net.recurrent:
+            raise ValueError("net.memory should be none: single observations are judged")
+        return self
 
 
 class Seen(NamedTuple):
@@ -86,6 +95,20 @@ class Bonus(Model):
         self.updates.add_(1)
         now = ops.masked_mean(surprise.square(), counts)
         self.square.copy_(self.square + (now - self.square) / self.updates)
+
+
+class Embedding(nn.Encoded):
+    """obs [T, B, ...] -> features [T, B, n]."""
+
+    def __init__(self, net: nn.MLPConfig, spec: EnvSpec, features: int) -> None:
+        super().__init__(net, spec.obs)
+        body = net.body(self.encoder.out)
+        self.net = nn.Net(body, nn.LinearHead(body, features))
+
+    def forward(self, obs: Obs, start: Tensor) -> Tensor:
+        features, _ = self.encoder(obs, Past((), start))
+        said: Tensor = self.net(features)
+        return said
 
 
 class Surprised(NamedTuple):

@@ -25,6 +25,7 @@ CASES = {
     "reinforce": ["algo={kind: reinforce, horizon: 16}", "env={kind: torch, id: cartpole, slots: 8}"],
     "sac": ["algo={kind: sac, limiter: {warmup: 100}}", "env={kind: torch, id: pendulum, slots: 8}"],
     "td3": ["algo={kind: td3, limiter: {warmup: 100}}", "env={kind: torch, id: pendulum, slots: 8}"],
+    "trpo": ["algo={kind: trpo, horizon: 16}", "env={kind: torch, id: cartpole, slots: 8}"],
 }
 LIMITS = {  # act; learn with its gathers
     "a2c": (28, 221),
@@ -35,6 +36,7 @@ LIMITS = {  # act; learn with its gathers
     "reinforce": (28, 325),
     "sac": (46, 439),
     "td3": (37, 288),
+    "trpo": (37, 2926),
 }
 
 

@@ -216,3 +216,80 @@ def test_ppo_clips_twice_and_may_judge_anew(recompute: bool) -> None:
     near(metrics["policy"], actor / count)
     near(metrics["value"], critic / count)
     one.compare((actor + 0.5 * critic) / count, list(one.algo.model.parameters()))
+
+
+def test_trpo_solves_for_the_natural_gradient() -> None:
+    """Schulman et al. 2015, appendix C: F x = g with F = E[d log pi d log pi^T] written out, damped; as long as
+    x F x = 2 max_kl says, then halved until the surrogate gains within max_kl."""
+    net = {"hidden": [4], "init": "uniform"}
+    more = {"net": net, "iterations": 80, "max_kl": 1e-3, "normalise_advantage": False, "lam": 0.9}
+    one = Learned(Case("trpo", "trpo", THREE, settings=over(ROLLOUT, **more)))
+    m, actor = one.mini, one.algo.model.actor
+    params = list(actor.parameters())
+    start = torch.cat([p.detach().flatten() for p in params]).double()
+    raw = actor(m.obs, m.past)[0]
+    fisher = torch.zeros(len(start), len(start), dtype=torch.float64)
+    gradient = torch.zeros(len(start), dtype=torch.float64)
+    count = int(m.valid.sum())
+    for t, b in m.valid.nonzero().tolist():
+        logp = raw[t, b].log_softmax(-1)
+        for a in range(3):
+            grads = torch.autograd.grad(logp[a], params, retain_graph=True)
+            score = torch.cat([g.flatten() for g in grads]).double()
+            fisher += logp[a].exp().detach().double() * torch.outer(score, score) / count
+            if a == m.action[t, b]:
+                gradient += m.advantage[t, b].double() * score / count
+    damped = fisher + 0.1 * torch.eye(len(start), dtype=torch.float64)
+    x = torch.linalg.solve(damped, gradient)
+    longest = (2 * 1e-3 / (x @ damped @ x)).sqrt()
+    metrics = one.algo.learn(m, one.knobs, one.noise).metrics
+    moved = torch.cat([p.detach().flatten() for p in params]).double() - start
+    share = float(metrics["share"])
+    assert share in [0.5**k for k in range(10)] and 0 < float(metrics["kl"]) <= 1e-3 and float(metrics["gain"]) > 0
+    torch.testing.assert_close(moved, share * longest * x, rtol=5e-3, atol=2e-5)
+
+
+def test_trpo_stays_where_nothing_is_gained() -> None:
+    """Without an advantage no step gains: the actor stays, to the bit, and the critic learns."""
+    one = Learned(Case("trpo", "trpo", THREE, settings=over(ROLLOUT, normalise_advantage=False)))
+    before = one.bench.parameters()
+    m = one.mini._replace(advantage=torch.zeros_like(one.mini.advantage))
+    assert float(one.algo.learn(m, one.knobs, one.noise).metrics["share"]) == 0
+    for name, value in one.bench.parameters().items():
+        if name.startswith("model/"):
+            assert torch.equal(value, before[name]) == name.startswith("model/actor"), name
+
+
+def test_icm_names_the_action_and_foretells_the_features() -> None:
+    """Pathak et al. 2017, equations 3, 5 and 6: r = |f'(s') - f(s')|^2 / 2; loss = (1 - beta) L_I + beta L_F. What is
+    foretold does not move f."""
+    settings = over(IMPALA, bonus={"kind": "icm", "features": 5, "scale": 0.7, "ahead": 0.3, "net": {"hidden": [16]}})
+    one = Learned(Case("icm", "impala", THREE, settings=settings))
+    bonus, r = one.algo.bonus, one.bench.learner.buffer.take(torch.empty(0), None)
+    seen = torch.cat([r.obs, r.last[0]]).double()
+    moments = bonus.features.encoder.norm.moments
+    f = layers(bonus.features, ((seen - moments.mean) / (moments.var + 1e-8).sqrt()).clamp(-10, 10))
+    total = torch.zeros((), dtype=torch.float64)
+    surprise = torch.zeros(r.reward.shape, dtype=torch.float64)
+    for t, b in r.valid.nonzero().tolist():
+        a = int(r.action[t, b])
+        one_hot = torch.zeros(3, dtype=torch.float64)
+        one_hot[a] = 1
+        foretold = layers(Headed(bonus.ahead), torch.cat([f[t, b].detach(), one_hot]))[0]
+        error = (foretold - f[t + 1, b].detach()).square().sum() / 2
+        named = layers(Headed(bonus.inverse), torch.cat([f[t, b], f[t + 1, b]]))[0].log_softmax(-1)[a]
+        total = total + 0.3 * error - 0.7 * named
+        surprise[t, b] = error.detach()
+    near(one.mini.mini.reward, r.reward.double() + 0.7 * surprise / bonus.square.double().sqrt())
+    metrics = one.update()
+    count = int(r.valid.sum())
+    near(metrics["bonus_loss"], total / count)
+    one.compare(total / count, list(bonus.parameters()))
+
+
+class Headed:
+    """A network as `layers` reads it, whatever its head."""
+
+    def __init__(self, net: Any) -> None:
+        head = net.head.layer if hasattr(net.head, "layer") else net.head
+        self.net = type("Net", (), {"body": net.body, "head": head})

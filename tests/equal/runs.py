@@ -57,6 +57,9 @@ SORTS: dict[str, dict[str, Any]] = {
         "algo": {"kind": "dqn", "net": {"hidden": [16]}, "replay": {"kind": "prioritised", **REPLAY},
                  "limiter": {"warmup": 100, "opt_interval": 4}, "bonus": {"kind": "rnd", "net": {"hidden": [16]}}},
         "env": {"kind": "gym", "id": "MountainCar-v0", "slots": 3}},
+    "trpo": {
+        "algo": {"kind": "trpo", "horizon": 24, "net": {"hidden": [16], "normalise": True}},
+        "env": {"kind": "gym", "id": "Pendulum-v1", "slots": 4}},
     "sac": {
         "algo": {"kind": "sac", "replay": REPLAY, "net": {"hidden": [16]},
                  "limiter": {"warmup": 150, "opt_interval": 2}},

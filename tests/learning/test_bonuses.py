@@ -15,9 +15,11 @@ DQN = {"kind": "dqn", "lr": 1e-3, "target_every": 50, "epsilon": 0.05, "net": {"
        "limiter": {"opt_interval": 8, "warmup": 200}}  # fmt: skip
 RND = {"kind": "rnd", "scale": 0.3, "net": {"hidden": [32, 32]}}
 
+ICM = RND | {"kind": "icm"}
+
 
 @pytest.mark.parametrize(("algo", "steps"), [(PPO, 16_000), (DQN, 12_000)], ids=["ppo", "dqn"])
-@pytest.mark.parametrize("bonus", [RND], ids=lambda bonus: bonus["kind"])
+@pytest.mark.parametrize("bonus", [RND, ICM], ids=lambda bonus: bonus["kind"])
 def test_with_a_bonus_the_deep_sea_is_crossed(algo: dict[str, Any], steps: int, bonus: dict[str, Any]) -> None:
     assert score(trained(algo | {"bonus": bonus}, SEA, steps, 0)) == pytest.approx(0.99)
 

@@ -20,6 +20,7 @@ PPO = {"kind": "ppo", "lr": 3e-3, "horizon": 16, "epochs": 4, "minibatches": 2, 
 IMPALA = {"kind": "impala", "lr": 3e-3, "horizon": 16, "net": {"hidden": [32]}}
 A2C = {"kind": "a2c", "lr": 5e-3, "horizon": 8, "net": {"hidden": [32]}}
 REINFORCE = {"kind": "reinforce", "lr": 1e-2, "horizon": 16, "net": {"hidden": [32]}}
+TRPO = {"kind": "trpo", "lr": 1e-2, "max_kl": 0.05, "horizon": 8, "net": {"hidden": [32]}}
 REPLAY = {"capacity": 5_000, "batch": 64}
 LIMITER = {"opt_interval": 4, "warmup": 200}
 EPSILON = {"kind": "linear", "start": 1.0, "end": 0.05, "until": 0.6}
@@ -39,6 +40,7 @@ def over(settings: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 PROBES = [over(PPO, gamma=0.8), over(DQN, gamma=0.8, n_step=2), over(SAC, gamma=0.8, temperature=1e-6, tau=0.05)]
 PROBES += [over(A2C, gamma=0.8, horizon=5, lr=1e-2), over(REINFORCE, gamma=0.8, horizon=5, lr=1e-2)]
+PROBES += [over(TRPO, gamma=0.8)]
 PROBES += [over(ACER, gamma=0.8, lr=1e-2)]
 PROBES += [over(TD3, gamma=0.8, tau=0.1), over(IMPALA, gamma=0.8, epochs=12)]
 
@@ -57,8 +59,8 @@ def score(trainer: Trainer) -> float:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("algo", [PPO, DQN, over(IMPALA, epochs=2), A2C, REINFORCE, ACER],
-                         ids=["ppo", "dqn", "impala", "a2c", "reinforce", "acer"])  # fmt: skip
+@pytest.mark.parametrize("algo", [PPO, DQN, over(IMPALA, epochs=2), A2C, REINFORCE, ACER, TRPO],
+                         ids=["ppo", "dqn", "impala", "a2c", "reinforce", "acer", "trpo"])  # fmt: skip
 def test_identity_says_what_it_sees(algo, seed):
     trainer = trained(algo, {"id": "identity", "size": 4}, 4_000, seed)
     length = trainer.run_evaluate()[1]["eval/length_mean"]

@@ -248,6 +248,8 @@ def test_what_cannot_train_together_is_said(tmp_path: Path) -> None:
         Seeds(configs(tmp_path, [*PPO, TENSORS], [["algo.horizon=16"], ["algo.horizon=32"]]))
     with pytest.raises(UserError, match=r"run\.mode: threads cannot train several runs together"):
         Seeds(configs(tmp_path, [*PPO, TENSORS, "run.mode=threads"]))
+    with pytest.raises(UserError, match=r"NaturalGradient cannot train several runs together. Accepted: Adam"):
+        together(configs(tmp_path / "trpo", ["algo=trpo", TENSORS]))
     with pytest.raises(UserError, match="1 runs cannot train together"):
         Seeds(configs(tmp_path, [*PPO, TENSORS], [[]]))
     assert list(tmp_path.iterdir()) == []

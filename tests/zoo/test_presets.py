@@ -18,6 +18,7 @@ PROMISED = {
     "cartpole/ppo": 100_000,
     "cartpole/impala": 500_000,
     "cartpole/reinforce": 200_000,
+    "cartpole/trpo": 200_000,
     "cartpole/apex": 200_000,
     "acrobot/ppo": 200_000,
     "pendulum/ppo": 200_000,
