@@ -139,6 +139,7 @@ SMALL_REPLAY = {"capacity": 600, "batch": 16}
 DQN = {"replay": SMALL_REPLAY, "limiter": {"warmup": 50, "opt_interval": 6}, "net": {"hidden": [16]}, "target_every": 3}
 PPO = {"horizon": 8, "epochs": 2, "minibatches": 2, "net": {"hidden": [16, 16]}}
 ROLLOUT = {"horizon": 8, "net": {"hidden": [16, 16]}}
+TRPO = ROLLOUT | {"horizon": 4, "value_steps": 1, "iterations": 2, "halvings": 2}  # few: it is a graph for each
 ACER = {"horizon": 5, "replay": SMALL_REPLAY, "limiter": {"warmup": 80, "opt_interval": 12}, "net": {"hidden": [16]}}
 IMPALA = {"horizon": 8, "net": {"hidden": [16, 16]}}
 SAC = {"replay": SMALL_REPLAY, "limiter": {"warmup": 50, "opt_interval": 6}, "net": {"hidden": [16]}}
@@ -186,14 +187,13 @@ CASES = [
     Case("ppo-dual", "ppo", TWO, settings=over(PPO, dual_clip=3.0, recompute=True, normalise_reward=True)),
     Case("ppo-recompute", "ppo", THREE, MASKED, over(PPO, recompute=True,
          net={"memory": "gru", "memory_size": 8, "normalise": True})),
-    Case("trpo", "trpo", TWO, settings=over(ROLLOUT, value_steps=2)),
-    Case("trpo-box", "trpo", ARM, settings=over(ROLLOUT, value_steps=2)),
-    Case("trpo-hybrid", "trpo", HYBRID, MIXED, over(ROLLOUT, horizon=4, value_steps=1, iterations=2, halvings=2)),
-    Case("trpo-all", "trpo", THREE, MASKED, over(ROLLOUT, horizon=4, value_steps=1, iterations=2, halvings=2,
+    Case("trpo", "trpo", TWO, settings=TRPO),
+    Case("trpo-hybrid", "trpo", HYBRID, MIXED, TRPO),
+    Case("trpo-all", "trpo", THREE, MASKED, over(TRPO,
          net={"memory": "lstm", "memory_size": 8, "normalise": True})),
     Case("ppo-rnd", "ppo", HYBRID, MIXED, over(PPO, bonus=RND)),
     Case("ppo-rnd-memory", "ppo", THREE, MASKED, over(PPO, bonus=RND, net={"memory": "lstm", "memory_size": 8})),
-    Case("ppo-icm", "ppo", HYBRID, MIXED, over(PPO, bonus=over(RND, kind="icm"))),
+    Case("ppo-icm", "ppo", HYBRID, settings=over(PPO, bonus=over(RND, kind="icm"))),
     Case("dqn-icm", "dqn", THREE, MASKED, over(DQN, bonus=over(RND, kind="icm"))),
     Case("dqn-rnd", "dqn", THREE, MASKED, over(DQN, bonus=RND, n_step=2, replay={"kind": "prioritised"})),
     Case("acer-rnd", "acer", TWO, settings=over(ACER, bonus=RND)),
