@@ -30,6 +30,5 @@ def test_without_one_it_is_not(algo: dict[str, Any], steps: int) -> None:
 
 
 def test_icm_leaves_the_left_side() -> None:
-    """Which pays nothing; each step to the right costs 0.001. The far corner it finds by and by, and does not keep: what
-    it is surprised by does not vanish in features that go on learning."""
+    """Which pays nothing; each step to the right costs 0.001. It does not keep the far corner: its bonus does not vanish."""
     assert score(trained(PPO | {"bonus": ICM}, SEA, 16_000, 0)) <= -0.005
