@@ -19,11 +19,19 @@ from ganglion.errors import UserError, nearest
 
 TABLE: dict[str, dict[str, str]] = {
     "algo": {
+        "a2c": "ganglion.algos.a2c",
+        "acer": "ganglion.algos.acer",
         "dqn": "ganglion.algos.dqn",
         "impala": "ganglion.algos.impala",
         "ppo": "ganglion.algos.ppo",
+        "reinforce": "ganglion.algos.reinforce",
         "sac": "ganglion.algos.sac",
         "td3": "ganglion.algos.td3",
+        "trpo": "ganglion.algos.trpo",
+    },
+    "bonus": {
+        "icm": "ganglion.bonuses.icm",
+        "rnd": "ganglion.bonuses.rnd",
     },
     "env": {
         "gym": "ganglion.envs.configs",

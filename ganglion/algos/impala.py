@@ -7,6 +7,7 @@ elsewhere, or a second time. All tensors are [T, B, ...]; learning is along whol
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from pydantic import Field
@@ -16,6 +17,7 @@ from ganglion import buffers, nn, ops
 from ganglion.config import (
     AlgoConfig,
     Amount,
+    BonusConfig,
     Count,
     NonNegative,
     Positive,
@@ -54,9 +56,11 @@ class ImpalaConfig(AlgoConfig):
     shared: bool = True  # actor and critic read one body; otherwise each has its own
     net: nn.MLPConfig = nn.MLPConfig(hidden=(64, 64), activation="tanh", init="orthogonal")
     processor: ProcessorConfig = buffers.RowsConfig()
+    bonus: BonusConfig | None = None  # a second reward, for what is new
 
-    def build(self, spec: EnvSpec) -> Impala:
-        return Impala(self, spec)
+    def build(self, spec: EnvSpec) -> Algorithm[Any, Any]:
+        made = Impala(self, spec)
+        return made if self.bonus is None else self.bonus.build(made, spec)
 
     def recipe(self, spec: EnvSpec) -> Recipe:
         """What to plug around the algorithm: read here, built by runtime.build."""

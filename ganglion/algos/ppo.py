@@ -1,13 +1,14 @@
 """Proximal policy optimisation (Schulman et al. 2017) with generalised advantages (Schulman et al. 2016).
 
 All tensors are [T, B, ...]. Minibatches are drawn along the second axis: single rows folded to [1, T * B] for a
-feed-forward model, whole slots [T, B] for a recurrent one; `learn` cannot tell the difference.
+feed-forward model, whole slots [T, B] for a recurrent one or where advantages are recomputed; `learn` cannot tell the
+difference.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from pydantic import Field
@@ -17,6 +18,7 @@ from ganglion import buffers, nn, ops
 from ganglion.config import (
     AlgoConfig,
     Amount,
+    BonusConfig,
     Count,
     NonNegative,
     Positive,
@@ -44,10 +46,12 @@ class PPOConfig(AlgoConfig):
     epochs: int = Field(4, ge=1, le=1_000)
     minibatches: Count = Field(4, ge=1)
     clip: Amount = constant(0.2)
+    dual_clip: float | None = Field(None, gt=1, le=1e6)  # of the ratio where A < 0 (Ye et al. 2020)
     clip_value: Positive | None = None
     entropy: Amount = constant(0.01)
     value_weight: NonNegative = 0.5
     normalise_advantage: bool = True
+    recompute: bool = False  # advantages, by the critic of now at every update; minibatches are then whole slots
     normalise_reward: bool = False  # by the deviation of the discounted return
     log_std: float = Field(0.0, ge=-20, le=20)  # of continuous actions, at the start
     max_norm: Positive = 0.5
@@ -56,9 +60,11 @@ class PPOConfig(AlgoConfig):
     shared: bool = False  # actor and critic read one body; otherwise each has its own
     net: nn.MLPConfig = nn.MLPConfig(hidden=(64, 64), activation="tanh", init="orthogonal")
     processor: ProcessorConfig = buffers.RowsConfig()
+    bonus: BonusConfig | None = None  # a second reward, for what is new
 
-    def build(self, spec: EnvSpec) -> PPO:
-        return PPO(self, spec)
+    def build(self, spec: EnvSpec) -> Algorithm[Any, Any]:
+        made = PPO(self, spec)
+        return made if self.bonus is None else self.bonus.build(made, spec)
 
     def recipe(self, spec: EnvSpec) -> Recipe:
         """What to plug around the algorithm: read here, built by runtime.build."""
@@ -79,6 +85,7 @@ class Minibatch(NamedTuple):
     goal: Tensor
     valid: Tensor
     acts: Tensor  # valid, and this slot's turn
+    whole: Rollout | tuple[()] = ()  # where advantages are recomputed
 
 
 class PPO(Algorithm[Rollout, Minibatch]):
@@ -88,9 +95,11 @@ class PPO(Algorithm[Rollout, Minibatch]):
 
     def __init__(self, cfg: PPOConfig, spec: EnvSpec) -> None:
         self.cfg, self.spec, self.passes = cfg, spec, cfg.epochs
-        rows = spec.slots if cfg.net.recurrent else spec.slots * cfg.horizon
+        self.whole = cfg.net.recurrent or cfg.recompute  # slots in a minibatch
+        rows = spec.slots if self.whole else spec.slots * cfg.horizon
         if rows < cfg.minibatches:
-            what = "env.slots (a memory learns from whole slots)" if cfg.net.recurrent else "env.slots * algo.horizon"
+            why = "a memory learns" if cfg.net.recurrent else "recomputed advantages learn"
+            what = f"env.slots ({why} from whole slots)" if self.whole else "env.slots * algo.horizon"
             raise UserError(
                 f"algo.minibatches: {cfg.minibatches} is more than {what} = {rows}; lower it to {rows} or less."
             )
@@ -118,13 +127,24 @@ class PPO(Algorithm[Rollout, Minibatch]):
     @torch.no_grad()
     def prepare(self, r: Rollout) -> Minibatch:
         value = r.extras["value"]
-        last = self.predict(*r.last, self.neutral(value[:1])).value  # the dead row carries the true last observation
-        after = torch.cat([value[1:], last])
-        reward = r.reward if self.scale is None else self.scale(r.reward)
-        advantage = ops.gae(reward, value, after, r.discount, r.cut, self.cfg.lam)
-        acts = ops.decisions(r.valid, r.extras)
-        whole = Minibatch(r.obs, r.past, r.action, r.extras["logp"], value, advantage, advantage + value, r.valid, acts)
-        return whole if self.model.recurrent else ops.fold(whole)
+        r = r if self.scale is None else r._replace(reward=self.scale(r.reward))
+        advantage = self.advantage(r, value, r.last[1])
+        acts, kept = ops.decisions(r.valid, r.extras), r if self.cfg.recompute else ()
+        m = Minibatch(
+            r.obs, r.past, r.action, r.extras["logp"], value, advantage, advantage + value, r.valid, acts, kept
+        )
+        return m if self.whole else ops.fold(m)
+
+    def advantage(self, r: Rollout, value: Tensor, past: Past) -> Tensor:
+        last = self.predict(r.last[0], past, self.neutral(value[:1])).value
+        after = torch.cat([value[1:], last])  # the dead row carries the true last observation
+        return ops.gae(r.reward, value, after, r.discount, r.cut, self.cfg.lam)
+
+    @torch.no_grad()
+    def recomputed(self, r: Rollout, p: Prediction) -> tuple[Tensor, Tensor]:
+        """Advantages and goals by the critic of now, which remembers as the model now would."""
+        advantage = self.advantage(r, p.value, Past(p.memory, r.last[1].start))
+        return advantage, advantage + p.value
 
     def plan(self, rows: int, noise: Noise) -> Tensor:
         return ops.shuffled(rows, self.cfg.epochs, self.cfg.minibatches, noise)  # [epochs * minibatches, rows each]
@@ -135,9 +155,11 @@ class PPO(Algorithm[Rollout, Minibatch]):
     def learn(self, m: Minibatch, knobs: Knobs, noise: Noise) -> Update:
         p = self.predict(m.obs, m.past, noise)
         log_ratio = p.dist.log_prob(m.action) - m.logp
-        advantage = ops.normalise(m.advantage, m.acts) if self.cfg.normalise_advantage else m.advantage
-        policy = ops.masked_mean(ops.clipped_surrogate(log_ratio, advantage, knobs["clip"]), m.acts)
-        critic = ops.masked_mean(ops.value_loss(p.value, m.value, m.goal, self.cfg.clip_value), m.valid)
+        advantage, goal = self.recomputed(m.whole, p) if m.whole else (m.advantage, m.goal)
+        advantage = ops.normalise(advantage, m.acts) if self.cfg.normalise_advantage else advantage
+        surrogate = ops.clipped_surrogate(log_ratio, advantage, knobs["clip"], self.cfg.dual_clip)
+        policy = ops.masked_mean(surrogate, m.acts)
+        critic = ops.masked_mean(ops.value_loss(p.value, m.value, goal, self.cfg.clip_value), m.valid)
         entropy = ops.masked_mean(p.dist.entropy(), m.acts)
         loss = policy + self.cfg.value_weight * critic - knobs["entropy_weight"] * entropy
         norm = self.optim.step(loss, lr=knobs["lr"])

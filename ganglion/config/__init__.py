@@ -3,6 +3,7 @@
 from ganglion.config.files import cases, dump, load, resolve
 from ganglion.config.model import (
     AlgoConfig,
+    BonusConfig,
     BufferConfig,
     Config,
     EnvConfig,
@@ -23,6 +24,7 @@ from ganglion.registry import register
 __all__ = [
     "AlgoConfig",
     "Amount",
+    "BonusConfig",
     "BufferConfig",
     "Config",
     "Count",

@@ -174,6 +174,14 @@ class EnvConfig(Part, family="env"):
         return self, ""
 
 
+class BonusConfig(Part, family="bonus"):
+    """A second reward, for what is new."""
+
+    def build(self, inner: Algorithm[Any, Any], spec: EnvSpec) -> Algorithm[Any, Any]:
+        """The algorithm, learning from richer rewards."""
+        raise NotImplementedError(f"{type(self).__name__} has no build")
+
+
 class NetConfig(Part, family="net"):
     """A network body: observations to features."""
 

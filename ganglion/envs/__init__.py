@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ganglion.envs.pool import Pool, PoolEnv
     from ganglion.envs.seeds import episode_seed
     from ganglion.envs.torch_env import TorchEnv, TorchGame
-    from ganglion.envs.toys import TOYS, Bandit, Chain, Identity, Masked, Memory, Toy, TruncationProbe
+    from ganglion.envs.toys import TOYS, Bandit, Chain, DeepSea, Identity, Masked, Memory, Toy, TruncationProbe
     from ganglion.envs.transforms import Element, Processed
     from ganglion.envs.vector import VectorGymEnv
     from ganglion.envs.wrappers import FrameStack, Show, Wrapper, clip_obs, keep
@@ -36,7 +36,7 @@ _MODULES = {
     "pool": ("Pool", "PoolEnv"),
     "seeds": ("episode_seed",),
     "gym_spaces": ("from_gym", "to_gym"),
-    "toys": ("TOYS", "Bandit", "Chain", "Identity", "Masked", "Memory", "Toy", "TruncationProbe"),
+    "toys": ("TOYS", "Bandit", "Chain", "DeepSea", "Identity", "Masked", "Memory", "Toy", "TruncationProbe"),
     "vector": ("VectorGymEnv",),
     "torch_env": ("TorchEnv", "TorchGame"),
     "wrappers": ("FrameStack", "Show", "Wrapper", "clip_obs", "keep"),
@@ -53,6 +53,7 @@ __all__ = [
     "Bandit",
     "CartPole",
     "Chain",
+    "DeepSea",
     "Element",
     "EnvPoolConfig",
     "FrameStack",

@@ -268,8 +268,8 @@ class TorchConfig(ShapedConfig):
 class ToyConfig(EnvConfig):
     """A small world whose best values are known; see envs/toys.py. What a toy has no use for must keep its default."""
 
-    id: Literal["identity", "chain", "bandit", "memory", "masked", "truncation"]
-    size: int | None = Field(default=None, ge=2, le=1024)  # symbols, places, arms, cues or actions
+    id: Literal["identity", "chain", "deepsea", "bandit", "memory", "masked", "truncation"]
+    size: int | None = Field(default=None, ge=2, le=1024)  # symbols, places, rows, arms, cues or actions
     limit: Count | None = Field(default=None, ge=1)  # steps until truncation
     delay: int | None = Field(default=None, ge=0, le=10_000)  # blank steps of memory
     continuous: bool | None = None  # identity and truncation with a real action

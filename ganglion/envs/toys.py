@@ -110,6 +110,41 @@ class Chain(Toy):
         return one_hot(world.squeeze(-1).to(torch.int64), self.n).to(torch.float32)
 
 
+class DeepSea(Toy):
+    """A square of n x n places, seen as one-hot vectors: each step leads one row down, to the left or to the right, n
+    times. Going right costs 0.01 / n; at the bottom of the right side it finds 1, and only n times right leads there.
+    Which action goes right differs from place to place (Osband et al. 2020).
+
+    Acting at random finds it once in 2^n episodes. The best return is 0.99.
+    """
+
+    size = 2  # row, column
+
+    def __init__(self, slots: int, size: int = 10, device: str = "cpu") -> None:
+        self.n = size
+        self.obs_space, self.action_space = Box((size * size,), low=(0.0,), high=(1.0,)), Discrete(2)
+        self.best_return = 0.99
+        mixed = torch.randint(2, (size, size), generator=torch.Generator().manual_seed(0), device="cpu")
+        self.right = mixed.to(device)  # the action that goes right, by place
+        super().__init__(slots, "deepsea", device)
+
+    def first(self, dice: Tensor) -> Tensor:
+        return torch.zeros_like(self.world)
+
+    def advance(self, world: Tensor, action: Tensor, dice: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        row, column = world.unbind(-1)
+        right = action == self.right[row.long().clamp(max=self.n - 1), column.long()]
+        found = right & (row == self.n - 1) & (column == self.n - 1)
+        reward = found.to(world.dtype) - 0.01 / self.n * right.to(world.dtype)
+        moved = (column + torch.where(right, 1.0, -1.0).to(column.dtype)).clamp(0, self.n - 1)
+        return torch.stack((row + 1, moved), -1), reward, row == self.n - 1
+
+    def observe(self, world: Tensor) -> Tensor:
+        row, column = world.to(torch.int64).unbind(-1)
+        place = (row * self.n + column).clamp(max=self.n * self.n - 1)  # the bottom has been left: nothing is shown
+        return one_hot(place, self.n * self.n).to(torch.float32) * (row < self.n).unsqueeze(-1)
+
+
 class Bandit(Toy):
     """One choice among n arms, then the end: arm a pays a / (n - 1) plus noise in [-0.5, 0.5).
 
@@ -229,6 +264,7 @@ class TruncationProbe(Toy):
 TOYS: dict[str, type[Toy]] = {
     "identity": Identity,
     "chain": Chain,
+    "deepsea": DeepSea,
     "bandit": Bandit,
     "memory": Memory,
     "masked": Masked,

@@ -6,6 +6,7 @@ is done to one alone (restored, scored, saved) is done to its row.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from math import inf
@@ -18,7 +19,7 @@ from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
 
 from ganglion.core import Algorithm
 from ganglion.errors import UserError
-from ganglion.nn.optim import Adam, Optimiser, gradients
+from ganglion.nn.optim import Adam, Optimiser, RMSprop, gradients
 from ganglion.ops import map_tree
 
 Fn = Callable[..., Any]
@@ -44,7 +45,7 @@ def alike(own: list[Any], theirs: list[list[Any]]) -> Iterator[tuple[Any, list[A
     seen: set[int] = set()
     while own:
         part, others = own.pop(), [each.pop() for each in theirs]
-        if id(part) in seen or isinstance(part, Tensor | Adam | JointAdam) or not hasattr(part, "__dict__"):
+        if id(part) in seen or isinstance(part, Tensor | Optimiser | Joint) or not hasattr(part, "__dict__"):
             continue
         seen.add(id(part))
         yield part, others
@@ -59,9 +60,15 @@ def alike(own: list[Any], theirs: list[list[Any]]) -> Iterator[tuple[Any, list[A
                     each.append(vars(other)[name])
 
 
-def places(algos: Sequence[Algorithm[Any, Any]]) -> list[Place]:
+def nested(algos: Algos) -> list[Algorithm[Any, Any]]:
+    """A run's algorithms and those that they hold."""
+    held = [part for algo in algos for part in vars(algo).values() if isinstance(part, Algorithm)]
+    return [*algos, *(nested(held) if held else ())]
+
+
+def places(algos: Algos) -> list[Place]:
     """Where the networks and normalisers of a run's algorithms keep their tensors, in a fixed order."""
-    modules = [part for algo in algos for part in vars(algo).values() if isinstance(part, nn.Module)]
+    modules = [part for own in nested(algos) for part in vars(own).values() if isinstance(part, nn.Module)]
     inner = [module for part in modules for module in part.modules()]
     kept = [(held, name) for m in inner for held in (m._parameters, m._buffers) for name in held]
     return [(held, name) for held, name in kept if held[name] is not None]
@@ -85,22 +92,14 @@ class Stack:
                 self.tensors.append(joined([kept[i][0][kept[i][1]] for kept in theirs]))
                 self.own.append(tensor)
             self.places.append(((held, name), known[id(tensor)]))
-        self.optims: list[JointAdam] = []
-        for own, *each in zip(template, *algos, strict=True):
-            self.join_optimisers(own, each, known)
+        self.optims: list[Joint] = []
+        for own, *others in zip(nested(template), *map(nested, algos), strict=True):
+            for name, part in list(vars(own).items()):
+                if isinstance(part, Optimiser):
+                    params = [self.tensors[known[id(param)]].requires_grad_() for param in part.params]
+                    self.optims.append(joint(part)([vars(other)[name] for other in others], params))
+                    setattr(own, name, self.optims[-1])
         self.vary(algos, template)
-
-    def join_optimisers(
-        self, own: Algorithm[Any, Any], theirs: Sequence[Algorithm[Any, Any]], known: dict[int, int]
-    ) -> None:
-        """Those of one player."""
-        for name, part in list(vars(own).items()):
-            if isinstance(part, Optimiser) and not isinstance(part, Adam):
-                raise UserError(f"optimiser: {type(part).__name__} cannot train several runs together. Accepted: Adam.")
-            if isinstance(part, Adam):
-                params = [self.tensors[known[id(param)]].requires_grad_() for param in part.params]
-                self.optims.append(JointAdam([vars(algo)[name] for algo in theirs], params))
-                setattr(own, name, self.optims[-1])
 
     def vary(self, algos: Sequence[Algos], template: Algos) -> None:
         """Numbers in which the algorithms differ, in their settings or kept by their parts, become tensors [K]."""
@@ -161,20 +160,21 @@ class Stack:
             tensor.index_copy_(0, which, kept)
 
 
-class JointAdam:
-    """The Adams of K algorithms, for a loss inside `Stack.all`: each its own norm, count and learning rate."""
+class Joint(ABC):
+    """The optimisers of K algorithms, for a loss inside `Stack.all`: each its own norm, count and learning rate."""
 
-    def __init__(self, adams: Sequence[Adam], params: Sequence[Tensor]) -> None:
+    def __init__(self, optims: Sequence[Optimiser], params: Sequence[Tensor]) -> None:
         self.params = list(params)  # each [K, ...]
-        self.names, self.allow_unused = adams[0].names, adams[0].allow_unused
+        self.names, self.allow_unused = optims[0].names, optims[0].allow_unused
         self.sizes = [param[0].numel() for param in params]
-        self.mean, self.square = self.flat([a.mean for a in adams]), self.flat([a.square for a in adams])
-        self.count = joined([adam.count for adam in adams])
-        self.lr, self.max_norm, self.eps = (
-            torch.tensor([[value] for value in values], dtype=self.mean.dtype, device=self.count.device)
-            for values in ([a.lr for a in adams], [a.max_norm for a in adams], [a.eps for a in adams])
-        )
-        self.clips = any(adam.max_norm < inf for adam in adams)
+        self.kept = {kind: self.flat([o.kept()[kind] for o in optims]) for kind in optims[0].kept()}
+        self.count = joined([optim.count for optim in optims])
+        self.lr, self.max_norm = self.column([o.lr for o in optims]), self.column([o.max_norm for o in optims])
+        self.clips = any(optim.max_norm < inf for optim in optims)
+
+    def column(self, numbers: Sequence[float]) -> Tensor:
+        """A number of each, [K, 1]."""
+        return torch.tensor(numbers, dtype=self.params[0].dtype, device=self.count.device)[:, None]
 
     def flat(self, lists: Sequence[Sequence[Tensor]]) -> Tensor:
         """The tensors of each as one row [K, all of them]: a step takes as many operations as for one tensor."""
@@ -185,7 +185,7 @@ class JointAdam:
         return whole
 
     def tensors(self) -> list[Tensor]:
-        return [self.mean, self.square, self.count]
+        return [*self.kept.values(), self.count]
 
     def step(self, loss: Tensor, lr: Tensor | None = None) -> Tensor:
         """One step down the gradient of each loss; their norms before clipping."""
@@ -197,20 +197,60 @@ class JointAdam:
                 norm = self.apply(torch.cat([grad.reshape(len(grad), -1) for grad in grads], 1), rate)
         return layers._add_batch_dim(norm, 0, level)
 
-    def apply(self, grad: Tensor, lr: Tensor, beta1: float = 0.9, beta2: float = 0.999) -> Tensor:
-        """Adam on rows [K, all parameters]."""
+    def apply(self, grad: Tensor, lr: Tensor) -> Tensor:
+        """A step of all rows [K, all parameters]."""
         norm = torch.linalg.vector_norm(grad, dim=1)
         if self.clips:
             grad = grad * (self.max_norm / (norm[:, None] + 1e-6)).clamp(max=1.0)
         self.count.add_(1)
-        self.mean.lerp_(grad, 1 - beta1)
-        self.square.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
-        count = self.count[:, None]
-        scale = self.square.sqrt() / (1 - beta2**count).sqrt() + self.eps
-        change = (self.mean / scale) * (lr / (1 - beta1**count))
+        change = self.change(grad, lr)
         parts = [part.view_as(own) for part, own in zip(change.split(self.sizes, 1), self.params, strict=True)]
         torch._foreach_sub_(self.params, parts)
         return norm
+
+    @abstractmethod
+    def change(self, grad: Tensor, lr: Tensor) -> Tensor:
+        """What parameters are lowered by; what is kept moves."""
+
+
+class JointAdam(Joint):
+    """Adams."""
+
+    def __init__(self, optims: Sequence[Any], params: Sequence[Tensor]) -> None:
+        super().__init__(optims, params)
+        self.eps = self.column([o.eps for o in optims])
+
+    def change(self, grad: Tensor, lr: Tensor, beta1: float = 0.9, beta2: float = 0.999) -> Tensor:
+        mean, square, count = self.kept["mean"], self.kept["square"], self.count[:, None]
+        mean.lerp_(grad, 1 - beta1)
+        square.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
+        scale = square.sqrt() / (1 - beta2**count).sqrt() + self.eps
+        return (mean / scale) * (lr / (1 - beta1**count))
+
+
+class JointRMSprop(Joint):
+    """RMSprops."""
+
+    def __init__(self, optims: Sequence[Any], params: Sequence[Tensor]) -> None:
+        super().__init__(optims, params)
+        self.eps, self.decay = self.column([o.eps for o in optims]), self.column([o.decay for o in optims])
+
+    def change(self, grad: Tensor, lr: Tensor) -> Tensor:
+        square = self.kept["square"]
+        square.mul_(self.decay).add_(grad.square() * (1 - self.decay))
+        return grad / (square.sqrt() + self.eps) * lr
+
+
+JOINT: dict[type[Optimiser], type[Joint]] = {Adam: JointAdam, RMSprop: JointRMSprop}
+
+
+def joint(optim: Optimiser) -> type[Joint]:
+    """What steps for several optimisers like this one."""
+    found = next((JOINT[kind] for kind in type(optim).__mro__ if kind in JOINT), None)
+    if found is None:
+        known = ", ".join(kind.__name__ for kind in JOINT)
+        raise UserError(f"optimiser: {type(optim).__name__} cannot train several runs together. Accepted: {known}.")
+    return found
 
 
 class Inner:

@@ -98,11 +98,17 @@ def acer_policy(log_probs: Tensor, behaviour: Tensor, q: Tensor, goal: Tensor, a
     -min(c, rho_a) (R - V) log pi(a) - sum_b max(0, 1 - c / rho_b) pi(b) (q_b - V) log pi(b),  V = sum_b pi(b) q_b
     with R from `retrace`, c = `clip`, and rho = pi / mu, all fixed but log pi.
     """
+    return -(acer_weights(log_probs, behaviour, q, goal, action, clip) * log_probs).sum(-1)
+
+
+def acer_weights(log_probs: Tensor, behaviour: Tensor, q: Tensor, goal: Tensor, action: Tensor, clip: float) -> Tensor:
+    """What `acer_policy` weighs each log pi(b) with, fixed, [T, B, A]: over pi(b) it is the gradient at pi."""
     probs, ratio = log_probs.detach().exp(), (log_probs.detach() - behaviour).exp()
-    value = (probs * q).sum(-1)
-    main = pick(ratio, action).clamp(max=clip) * (goal - value)
-    rest = (1 - clip / ratio.clamp(min=1e-12)).clamp(min=0) * probs * (q - value.unsqueeze(-1))
-    return -main.detach() * pick(log_probs, action) - (rest.detach() * log_probs).sum(-1)
+    value = (probs * q).sum(-1, keepdim=True)
+    main = ratio.clamp(max=clip) * (goal.unsqueeze(-1) - value)
+    taken = action.unsqueeze(-1) == torch.arange(q.shape[-1], device=q.device)
+    rest = (1 - clip / ratio.clamp(min=1e-12)).clamp(min=0) * probs * (q - value)
+    return (torch.where(taken, main, 0.0) + rest).detach()
 
 
 def trust_region(gradient: Tensor, kl_gradient: Tensor, limit: float) -> Tensor:

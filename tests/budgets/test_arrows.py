@@ -20,6 +20,7 @@ ALLOWED: dict[str, set[str]] = {
     "ops": {"core"},
     "nn": {"core", "config", "cpp_extension", "ops"},
     "buffers": {"core", "config", "cpp_extension", "ops"},
+    "bonuses": {"core", "config", "ops", "nn"},
     "algos": {"core", "config", "ops", "nn", "buffers"},
     "envs": {"core", "config"},
     "record": {"core", "config"},

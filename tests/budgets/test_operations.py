@@ -17,18 +17,26 @@ from ganglion.runtime.build import build
 
 REST = ["log=[]", "save=never", "eval=never", "run.device=cpu"]  # a GPU would be given some operations more
 CASES = {
+    "a2c": ["algo={kind: a2c, horizon: 16}", "env={kind: torch, id: cartpole, slots: 8}"],
+    "acer": ["algo={kind: acer, limiter: {warmup: 100}}", "env={kind: torch, id: cartpole, slots: 8}"],
     "dqn": ["algo={kind: dqn, limiter: {warmup: 100}}", "env={kind: torch, id: cartpole, slots: 8}"],
     "impala": ["algo={kind: impala, horizon: 16}", "env={kind: torch, id: cartpole, slots: 8}"],
     "ppo": ["algo={kind: ppo, horizon: 16}", "env={kind: torch, id: cartpole, slots: 8}"],
+    "reinforce": ["algo={kind: reinforce, horizon: 16}", "env={kind: torch, id: cartpole, slots: 8}"],
     "sac": ["algo={kind: sac, limiter: {warmup: 100}}", "env={kind: torch, id: pendulum, slots: 8}"],
     "td3": ["algo={kind: td3, limiter: {warmup: 100}}", "env={kind: torch, id: pendulum, slots: 8}"],
+    "trpo": ["algo={kind: trpo, horizon: 16}", "env={kind: torch, id: cartpole, slots: 8}"],
 }
 LIMITS = {  # act; learn with its gathers
+    "a2c": (28, 221),
+    "acer": (32, 353),
     "dqn": (30, 157),
     "impala": (33, 268),
     "ppo": (34, 246),
+    "reinforce": (28, 325),
     "sac": (46, 439),
     "td3": (37, 288),
+    "trpo": (37, 2926),
 }
 
 

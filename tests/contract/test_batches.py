@@ -10,7 +10,7 @@ import torch
 
 from ganglion.buffers import Replay
 from ganglion.config import RunConfig
-from ganglion.core import LogData, Progress
+from ganglion.core import LogData, Progress, Rollout
 from ganglion.runtime.build import build
 from ganglion.runtime.trainer import Trainer
 from tests.equal.runs import SORTS, fingerprint
@@ -51,7 +51,8 @@ def test_batches_lie_where_the_last_one_lay(sort: str) -> None:
     for seed in range(2):
         uniform = torch.rand(32, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
         data = buffer.take(uniform, Progress()).data
-        places.append([x.data_ptr() for x in (data.obs, data.next_obs, data.action)])
+        after = data.last[0] if isinstance(data, Rollout) else data.next_obs
+        places.append([x.data_ptr() for x in (data.obs, after, data.action)])
     assert places[0] == places[1]
 
 

@@ -41,8 +41,14 @@ HYBRID = Composite({"steer": ARM, "gear": THREE, "lamps": MultiBinary(2), "keys"
 SMALL_REPLAY = {"capacity": 600, "batch": 16}
 DQN = {"replay": SMALL_REPLAY, "limiter": {"warmup": 50, "opt_interval": 6}, "net": {"hidden": [16]}, "target_every": 3}
 PPO = {"horizon": 8, "epochs": 2, "minibatches": 2, "net": {"hidden": [16, 16]}}
+ROLLOUT = {"horizon": 8, "net": {"hidden": [16, 16]}}
+TRPO = ROLLOUT | {"horizon": 4, "value_steps": 1, "iterations": 2, "halvings": 2}  # few: it is a graph for each
+ACER = {"horizon": 5, "replay": SMALL_REPLAY, "limiter": {"warmup": 80, "opt_interval": 12}, "net": {"hidden": [16]}}
 IMPALA = {"horizon": 8, "net": {"hidden": [16, 16]}}
 SAC = {"replay": SMALL_REPLAY, "limiter": {"warmup": 50, "opt_interval": 6}, "net": {"hidden": [16]}}
+
+
+RND = {"kind": "rnd", "features": 8, "net": {"hidden": [16]}}
 
 
 def over(settings: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -69,6 +75,31 @@ CASES = [
     Case("impala-own", "impala", ARM, Box((4, 36, 36), torch.uint8), over(IMPALA, shared=False, horizon=3)),
     Case("impala-all", "impala", THREE, MASKED, over(IMPALA, epochs=2, minibatches=2,
          net={"memory": "lstm", "memory_size": 8, "normalise": True})),
+    Case("a2c", "a2c", TWO, settings=ROLLOUT),
+    Case("a2c-hybrid", "a2c", HYBRID, MIXED, over(ROLLOUT, optim="adam", normalise_advantage=True, lam=0.9)),
+    Case("a2c-all", "a2c", THREE, MASKED, over(ROLLOUT, shared=True,
+         net={"memory": "lstm", "memory_size": 8, "normalise": True})),
+    Case("reinforce", "reinforce", TWO, settings=ROLLOUT),
+    Case("reinforce-none", "reinforce", HYBRID, MIXED, over(ROLLOUT, baseline="none", normalise=False)),
+    Case("reinforce-all", "reinforce", THREE, MASKED, over(ROLLOUT,
+         net={"memory": "gru", "memory_size": 8, "normalise": True})),
+    Case("acer", "acer", TWO, settings=ACER),
+    Case("acer-mixed", "acer", THREE, MIXED, over(ACER, limit=None, replay={"kind": "prioritised"})),
+    Case("acer-all", "acer", THREE, MASKED, over(ACER, shared=True, clip=1.5, limit=0.1,
+         replay={"burn_in": 2}, net={"memory": "lstm", "memory_size": 8, "normalise": True})),
+    Case("ppo-dual", "ppo", TWO, settings=over(PPO, dual_clip=3.0, recompute=True, normalise_reward=True)),
+    Case("ppo-recompute", "ppo", THREE, MASKED, over(PPO, recompute=True,
+         net={"memory": "gru", "memory_size": 8, "normalise": True})),
+    Case("trpo", "trpo", TWO, settings=TRPO),
+    Case("trpo-hybrid", "trpo", HYBRID, MIXED, TRPO),
+    Case("trpo-all", "trpo", THREE, MASKED, over(TRPO,
+         net={"memory": "lstm", "memory_size": 8, "normalise": True})),
+    Case("ppo-rnd", "ppo", HYBRID, MIXED, over(PPO, bonus=RND)),
+    Case("ppo-rnd-memory", "ppo", THREE, MASKED, over(PPO, bonus=RND, net={"memory": "lstm", "memory_size": 8})),
+    Case("ppo-icm", "ppo", HYBRID, settings=over(PPO, bonus=over(RND, kind="icm"))),
+    Case("dqn-icm", "dqn", THREE, MASKED, over(DQN, bonus=over(RND, kind="icm"))),
+    Case("dqn-rnd", "dqn", THREE, MASKED, over(DQN, bonus=RND, n_step=2, replay={"kind": "prioritised"})),
+    Case("acer-rnd", "acer", TWO, settings=over(ACER, bonus=RND)),
     Case("sac", "sac", ARM, settings=SAC),
     Case("sac-all", "sac", ARM, MIXED, over(SAC, n_step=3, max_norm=5.0,
          replay={"kind": "prioritised"}, net={"normalise": True})),

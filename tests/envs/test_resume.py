@@ -40,7 +40,7 @@ EXACT: dict[str, tuple[Build, int]] = {
     **{f"torch-{name}": (lambda name=name: TorchConfig(id=name, slots=3, time_limit=30).build(), 100)  # type: ignore[misc]
        for name in ("cartpole", "pendulum", "mountaincar", "acrobot")},
     **{f"toy-{name}": (lambda name=name: ToyConfig(id=name, slots=3).build(), 40)  # type: ignore[misc]
-       for name in ("identity", "chain", "bandit", "memory", "masked", "truncation")},
+       for name in ("identity", "chain", "deepsea", "bandit", "memory", "masked", "truncation")},
 }  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 import torch
 
-from ganglion.envs import Bandit, Chain, Identity, Masked, Memory, ToyConfig, TruncationProbe
+from ganglion.envs import Bandit, Chain, DeepSea, Identity, Masked, Memory, ToyConfig, TruncationProbe
 from ganglion.errors import UserError
 
 
@@ -52,6 +52,25 @@ def test_chain_values_by_value_iteration(size: int, gamma: float) -> None:
             break
         q = after
     assert torch.allclose(q.reshape(size, 2).float(), env.best_values(gamma), rtol=1e-3)
+
+
+def test_the_deep_sea_is_crossed_by_one_way_alone() -> None:
+    """All 2^n ways of a small one at once: going right n times pays 0.99, each other way what its steps cost."""
+    n = 6
+    env = DeepSea(2**n, size=n)
+    step, total, rights = env.reset(0), torch.zeros(2**n), torch.zeros(2**n)
+    ways = torch.tensor(list(product((0, 1), repeat=n)))  # 1: right
+    for t in range(n):
+        assert step.valid.all() and (step.obs.sum(-1) == 1).all() and (step.obs.argmax(-1) // n == t).all()
+        row, column = step.obs.argmax(-1) // n, step.obs.argmax(-1) % n
+        right = env.right[row, column]
+        step = env.step(torch.where(ways[:, t] == 1, right, 1 - right))
+        total += step.reward
+        rights += ways[:, t]
+        assert step.terminated.all() == (t == n - 1) and not step.truncated.any()
+    assert total.argmax() == 2**n - 1 and total.max() == pytest.approx(env.best_return)
+    torch.testing.assert_close(total[:-1], -0.01 / n * rights[:-1])
+    assert 0 < int(env.right.sum()) < n * n, "neither action is right everywhere"
 
 
 def test_chain_walked_to_its_end() -> None:
@@ -136,7 +155,7 @@ def test_truncation_probe_never_terminates() -> None:
 
 
 def test_toys_from_a_config() -> None:
-    for name in ("identity", "chain", "bandit", "memory", "masked", "truncation"):
+    for name in ("identity", "chain", "deepsea", "bandit", "memory", "masked", "truncation"):
         env = ToyConfig(id=name, slots=2).build()
         assert env.spec.slots == 2 and env.spec.name == name and env.promise == "state"
     assert ToyConfig(id="memory", delay=9).build(slots=1).delay == 9  # type: ignore[attr-defined]

@@ -39,6 +39,27 @@ SORTS: dict[str, dict[str, Any]] = {
         "algo": {"kind": "impala", "horizon": 12, "epochs": 2, "minibatches": 2,
                  "net": {"hidden": [16], "normalise": True, "memory": "gru", "memory_size": 16}},
         "env": {"kind": "gym", "id": "CartPole-v1", "slots": 4}},
+    "a2c": {
+        "algo": {"kind": "a2c", "horizon": 6, "net": {"hidden": [16], "normalise": True}},
+        "env": {"kind": "gym", "id": "CartPole-v1", "slots": 4}},
+    "reinforce": {
+        "algo": {"kind": "reinforce", "horizon": 24, "net": {"hidden": [16], "memory": "gru", "memory_size": 16}},
+        "env": {"kind": "torch", "id": "cartpole", "slots": 4}},
+    "acer": {
+        "algo": {"kind": "acer", "horizon": 6, "replay": REPLAY, "net": {"hidden": [16]},
+                 "limiter": {"warmup": 100, "opt_interval": 4}},
+        "env": {"kind": "gym", "id": "CartPole-v1", "slots": 4}},
+    "rnd": {
+        "algo": {"kind": "ppo", "horizon": 24, "net": {"hidden": [16]}, "recompute": True,
+                 "bonus": {"kind": "rnd", "net": {"hidden": [16]}}},
+        "env": {"kind": "toy", "id": "deepsea", "slots": 4}},
+    "rnd-replay": {
+        "algo": {"kind": "dqn", "net": {"hidden": [16]}, "replay": {"kind": "prioritised", **REPLAY},
+                 "limiter": {"warmup": 100, "opt_interval": 4}, "bonus": {"kind": "rnd", "net": {"hidden": [16]}}},
+        "env": {"kind": "gym", "id": "MountainCar-v0", "slots": 3}},
+    "trpo": {
+        "algo": {"kind": "trpo", "horizon": 24, "net": {"hidden": [16], "normalise": True}},
+        "env": {"kind": "gym", "id": "Pendulum-v1", "slots": 4}},
     "sac": {
         "algo": {"kind": "sac", "replay": REPLAY, "net": {"hidden": [16]},
                  "limiter": {"warmup": 150, "opt_interval": 2}},

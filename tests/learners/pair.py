@@ -22,7 +22,7 @@ from ganglion.nn.inputs import flatten
 from ganglion.ops.across import across
 from ganglion.runtime.build import build
 from ganglion.runtime.run import Run
-from tests.contract.worlds import ARM, DQN, IMPALA, MASKED, PPO, SAC, THREE, Bench, Case, one_graph, over
+from tests.contract.worlds import ACER, ARM, DQN, IMPALA, MASKED, PPO, ROLLOUT, SAC, THREE, Bench, Case, one_graph, over
 
 UPDATES, COLUMNS, FIRST = 6, 24, 9  # columns of a batch, and how many of them the first learner has
 OWN = {"normalise": True}
@@ -35,6 +35,9 @@ CASES = {
     "sac": Case("sac", "sac", ARM, settings=over(SAC, replay=RATED, max_norm=0.05)),
     "td3": Case("td3", "td3", ARM, settings=over(SAC, replay=RATED)),
     "impala": Case("impala", "impala", THREE, MASKED, over(IMPALA, normalise_advantage=True), slots=COLUMNS),
+    "a2c": Case("a2c", "a2c", THREE, MASKED, over(ROLLOUT, normalise_advantage=True), slots=COLUMNS),
+    "reinforce": Case("reinforce", "reinforce", ARM, settings=over(ROLLOUT, normalise=True), slots=COLUMNS),
+    "acer": Case("acer", "acer", THREE, MASKED, over(ACER, replay={"batch": COLUMNS})),
     "impala-memory": Case("impala-memory", "impala", ARM, settings=over(IMPALA, net=MEMORY), slots=COLUMNS),
 }
 

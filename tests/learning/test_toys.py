@@ -18,11 +18,16 @@ SEEDS = [0, 1, 2]
 MEMORY = {"memory": "gru", "memory_size": 32, "hidden": [32]}
 PPO = {"kind": "ppo", "lr": 3e-3, "horizon": 16, "epochs": 4, "minibatches": 2, "net": {"hidden": [32]}}
 IMPALA = {"kind": "impala", "lr": 3e-3, "horizon": 16, "net": {"hidden": [32]}}
+A2C = {"kind": "a2c", "lr": 5e-3, "horizon": 8, "net": {"hidden": [32]}}
+REINFORCE = {"kind": "reinforce", "lr": 1e-2, "horizon": 16, "net": {"hidden": [32]}}
+TRPO = {"kind": "trpo", "lr": 1e-2, "max_kl": 0.05, "horizon": 8, "net": {"hidden": [32]}}
 REPLAY = {"capacity": 5_000, "batch": 64}
 LIMITER = {"opt_interval": 4, "warmup": 200}
 EPSILON = {"kind": "linear", "start": 1.0, "end": 0.05, "until": 0.6}
 DQN = {"kind": "dqn", "lr": 1e-3, "target_every": 50, "net": {"hidden": [32]}, "epsilon": EPSILON}
 DQN |= {"replay": REPLAY, "limiter": LIMITER}
+ACER = {"kind": "acer", "lr": 3e-3, "horizon": 8, "net": {"hidden": [32]}, "replay": REPLAY | {"batch": 16}}
+ACER |= {"limiter": {"opt_interval": 16, "warmup": 200}}
 SAC = {"kind": "sac", "lr": 3e-3, "lr_critic": 3e-3, "net": {"hidden": [32]}, "replay": REPLAY, "limiter": LIMITER}
 
 TD3 = {"kind": "td3", "lr": 3e-3, "lr_critic": 3e-3, "net": {"hidden": [32]}, "replay": REPLAY, "limiter": LIMITER}
@@ -34,6 +39,9 @@ def over(settings: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 
 PROBES = [over(PPO, gamma=0.8), over(DQN, gamma=0.8, n_step=2), over(SAC, gamma=0.8, temperature=1e-6, tau=0.05)]
+PROBES += [over(A2C, gamma=0.8, horizon=5, lr=1e-2), over(REINFORCE, gamma=0.8, horizon=5, lr=1e-2)]
+PROBES += [over(TRPO, gamma=0.8)]
+PROBES += [over(ACER, gamma=0.8, lr=1e-2)]
 PROBES += [over(TD3, gamma=0.8, tau=0.1), over(IMPALA, gamma=0.8, epochs=12)]
 
 
@@ -51,7 +59,8 @@ def score(trainer: Trainer) -> float:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("algo", [PPO, DQN, over(IMPALA, epochs=2)], ids=["ppo", "dqn", "impala"])
+@pytest.mark.parametrize("algo", [PPO, DQN, over(IMPALA, epochs=2), A2C, REINFORCE, ACER, TRPO],
+                         ids=["ppo", "dqn", "impala", "a2c", "reinforce", "acer", "trpo"])  # fmt: skip
 def test_identity_says_what_it_sees(algo, seed):
     trainer = trained(algo, {"id": "identity", "size": 4}, 4_000, seed)
     length = trainer.run_evaluate()[1]["eval/length_mean"]
@@ -105,9 +114,10 @@ def test_chain_is_walked_to_its_end(algo, seed):
         (over(PPO, net=MEMORY, minibatches=2, lr=5e-3), 16_000),
         (over(PPO, net=MEMORY | {"memory": "lstm"}, minibatches=2, lr=5e-3), 16_000),
         (over(IMPALA, net=MEMORY, epochs=4, lr=5e-3), 16_000),
+        (over(ACER, net=MEMORY, lr=5e-3), 12_000),
         (over(DQN, net=MEMORY, lr=3e-3, replay={"sequence": 6, "batch": 32}), 10_000),
     ],
-    ids=["ppo-gru", "ppo-lstm", "impala-gru", "dqn-gru"],
+    ids=["ppo-gru", "ppo-lstm", "impala-gru", "acer-gru", "dqn-gru"],
 )
 def test_memory_recalls_the_first_cue(algo, steps, seed):
     assert score(trained(algo, {"id": "memory", "delay": 3}, steps, seed)) >= 0.95
@@ -118,7 +128,8 @@ def test_without_a_memory_the_cue_is_lost():
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("algo", [PPO, over(DQN, gamma=0.5), over(IMPALA, epochs=2)], ids=["ppo", "dqn", "impala"])
+@pytest.mark.parametrize("algo", [PPO, over(DQN, gamma=0.5), over(IMPALA, epochs=2), ACER],
+                         ids=["ppo", "dqn", "impala", "acer"])  # fmt: skip
 def test_masked_never_acts_illegally_and_finds_the_best_legal(algo, seed):
     trainer = trained(algo, {"id": "masked"}, 4_000, seed)
     assert score(trainer) >= 0.9 * best_masked(trainer)
@@ -144,7 +155,7 @@ def best_masked(trainer: Trainer) -> float:
     return sum(totals) / len(totals)
 
 
-@pytest.mark.parametrize("algo", PROBES, ids=["ppo", "dqn", "sac", "td3", "impala"])
+@pytest.mark.parametrize("algo", PROBES, ids=lambda algo: algo["kind"])
 def test_a_time_limit_is_no_ending(algo):
     """Reward 1 for ever, cut after 8 steps: worth 1 / (1 - 0.8) = 5. Taken for an ending it would be 3.3."""
     trainer = trained(algo, {"id": "truncation", "limit": 8, "continuous": algo["kind"] in REAL}, 5_000, 0)

@@ -35,7 +35,7 @@ INTEGERS = "gives integers, booleans, names or counts"
 FIXED = "gives a target or a weight: detached on purpose"
 TREES = dict.fromkeys(PARTS["trees"], "moves leaves about; gradients are torch's own")
 WITHOUT_GRADIENT = TREES | {
-    **dict.fromkeys(("td_goal", "counterfactual", "sequence_priority"), FIXED),
+    **dict.fromkeys(("td_goal", "counterfactual", "sequence_priority", "acer_weights"), FIXED),
     **dict.fromkeys(("alike", "mask", "best", "shuffled", "shuffle_draws", "above", "empty", "add_draws"), INTEGERS),
     **dict.fromkeys(("hash_bits", "hash_uniform", "hash_normal", "inverse_cdf", "uniform_legal"), INTEGERS),
     **dict.fromkeys(("dist_size", "dist_draws", "epsilon_distance", "decisions"), INTEGERS),

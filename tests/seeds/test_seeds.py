@@ -177,6 +177,26 @@ def test_impala(tmp_path: Path) -> None:
     check(tmp_path / "parts", [*words, "algo.minibatches=2", "algo.epochs=2"], TWO)
 
 
+@pytest.mark.parametrize("algo", ["{kind: a2c, optim: rmsprop}", "{kind: a2c, optim: adam}", "reinforce"])
+def test_one_update_from_each_rollout(tmp_path: Path, algo: str) -> None:
+    words = [f"algo={algo}", "algo.horizon=8", "algo.net.hidden=[16, 16]", TENSORS, "train.budget=450 steps"]
+    check(tmp_path, words, TWO)
+
+
+def test_acer(tmp_path: Path) -> None:
+    words = ["algo={kind: acer, horizon: 6}", "algo.net.hidden=[16, 16]", "algo.limiter={opt_interval: 8, warmup: 100}",
+             "algo.replay={capacity: 400, batch: 8}", TENSORS, "train.budget=300 steps", "eval=never"]  # fmt: skip
+    check(tmp_path, words, TWO)
+
+
+BONUS = "algo.bonus={kind: rnd, net: {hidden: [8]}}"
+
+
+@pytest.mark.parametrize("words", [[*PPO, TENSORS], [*DQN, GYM]], ids=["ppo", "dqn"])
+def test_a_bonus(tmp_path: Path, words: Words) -> None:
+    check(tmp_path, [*words, BONUS, "train.budget=400 steps"], TWO)
+
+
 PENDULUM = "env={kind: torch, id: pendulum, slots: 3}"
 CONTINUOUS = ["algo.net.hidden=[16, 16]", "algo.limiter={opt_interval: 4, warmup: 100}", "train.budget=400 steps",
               "algo.replay={capacity: 400, batch: 32}", PENDULUM]  # fmt: skip
@@ -190,7 +210,8 @@ def test_continuous_control(tmp_path: Path, algo: str) -> None:
 
 
 def test_ppo_with_a_long_memory(tmp_path: Path) -> None:
-    check(tmp_path, [*PPO, TENSORS, "algo.net.memory=lstm", "algo.net.memory_size=8", "train.budget=450 steps"], TWO)
+    more = ["algo.net.memory=lstm", "algo.net.memory_size=8", "algo.recompute=true", "algo.dual_clip=3.0"]
+    check(tmp_path, [*PPO, TENSORS, *more, "train.budget=450 steps"], TWO)
 
 
 def test_numbers_of_the_algorithm_may_differ(tmp_path: Path) -> None:
@@ -227,6 +248,8 @@ def test_what_cannot_train_together_is_said(tmp_path: Path) -> None:
         Seeds(configs(tmp_path, [*PPO, TENSORS], [["algo.horizon=16"], ["algo.horizon=32"]]))
     with pytest.raises(UserError, match=r"run\.mode: threads cannot train several runs together"):
         Seeds(configs(tmp_path, [*PPO, TENSORS, "run.mode=threads"]))
+    with pytest.raises(UserError, match=r"NaturalGradient cannot train several runs together. Accepted: Adam"):
+        together(configs(tmp_path / "trpo", ["algo=trpo", TENSORS]))
     with pytest.raises(UserError, match="1 runs cannot train together"):
         Seeds(configs(tmp_path, [*PPO, TENSORS], [[]]))
     assert list(tmp_path.iterdir()) == []

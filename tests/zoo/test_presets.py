@@ -12,9 +12,13 @@ from ganglion.registry import presets
 
 PRESETS = presets()
 PROMISED = {
+    "cartpole/a2c": 200_000,
+    "cartpole/acer": 200_000,
     "cartpole/dqn": 50_000,
     "cartpole/ppo": 100_000,
     "cartpole/impala": 500_000,
+    "cartpole/reinforce": 200_000,
+    "cartpole/trpo": 200_000,
     "cartpole/apex": 200_000,
     "acrobot/ppo": 200_000,
     "pendulum/ppo": 200_000,

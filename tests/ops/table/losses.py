@@ -45,6 +45,17 @@ def acer(log_pi: Array, log_mu: Array, q: Array, goal: Array, action: Array, cli
     return each(row, log_pi, log_mu, q, goal, action)
 
 
+def acer_weights(log_pi: Array, log_mu: Array, q: Array, goal: Array, action: Array, clip: float) -> Array:
+    def row(log_pi: Array, log_mu: Array, q: Array, goal: float, a: int) -> Array:
+        pi, rho = np.exp(log_pi), np.exp(log_pi - log_mu)
+        value = sum(pi * q)
+        weights = [max(0.0, 1 - clip / rho[i]) * pi[i] * (q[i] - value) for i in range(len(q))]
+        weights[a] += min(clip, rho[a]) * (goal - value)
+        return np.array(weights)
+
+    return each(row, log_pi, log_mu, q, goal, action)
+
+
 def trust_region(gradient: Array, kl: Array, limit: float) -> Array:
     def row(g: Array, k: Array) -> Array:
         dot, size = sum(k * g), sum(k * k)
@@ -223,6 +234,15 @@ TABLE = {
         ),
         acer,
         ops.acer_policy,
+        (),
+    ),
+    "acer_weights": Entry(
+        lambda w: (
+            *(w.log_probs(), w.log_probs(), w.table(), w.normal(), w.action()),
+            w.choose([0.5, 1.0, 10.0]),
+        ),
+        acer_weights,
+        ops.acer_weights,
         (),
     ),
     "trust_region": Entry(lambda w: (w.table(), w.table(), 0.3), trust_region, ops.trust_region, (0, 1)),

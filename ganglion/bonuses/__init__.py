@@ -1,0 +1,1 @@
+"""Second rewards, for what is new: a setting of an algorithm, `algo.bonus`."""

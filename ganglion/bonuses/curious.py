@@ -1,0 +1,229 @@
+"""An algorithm with a bonus: the same algorithm, learning from rewards to which what is new adds something.
+
+Rows are kept with the rewards of the environment. The bonus is added where an item is prepared, by what the bonus'
+networks know by then, and these learn from the same minibatch, after the algorithm, by an optimiser of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Self
+
+import torch
+from pydantic import model_validator
+from torch import Tensor
+
+from ganglion import nn, ops
+from ganglion.config import BonusConfig, NonNegative, Rate
+from ganglion.core import (
+    Acted,
+    Action,
+    Algorithm,
+    Carried,
+    Draws,
+    EnvSpec,
+    Knobs,
+    Model,
+    Noise,
+    Obs,
+    Past,
+    Phase,
+    Prediction,
+    Progress,
+    Rollout,
+    Row,
+    Sample,
+    Stateful,
+    Transition,
+    Update,
+)  # fmt: skip
+
+
+class CuriousConfig(BonusConfig):
+    """What every learned bonus has."""
+
+    scale: NonNegative = 1.0  # of the bonus, whose root mean square over the run is 1
+    lr: Rate = 1e-3
+    net: nn.MLPConfig = nn.MLPConfig(hidden=(64, 64), normalise=True)
+
+    @model_validator(mode="after")
+    def _forgets(self) -> Self:
+        if self.net.recurrent:
+            raise ValueError("net.memory should be none: single observations are judged")
+        return self
+
+
+class Seen(NamedTuple):
+    """Rows [T, B, ...] as a bonus sees them: what was there, what was done, what came of it."""
+
+    obs: Obs
+    action: Action
+    next_obs: Obs
+    counts: Tensor  # bool: a decision to learn from
+
+
+class Judged(NamedTuple):
+    """What is made of rows, [T, B] each."""
+
+    surprise: Tensor  # never negative
+    loss: Tensor
+
+
+class Bonus(Model):
+    """Networks that are surprised by rows, and learn not to be."""
+
+    square: Tensor
+    updates: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("square", torch.ones(()))  # mean of squared surprises, over all updates
+        self.register_buffer("updates", torch.zeros(()))
+
+    def judge(self, seen: Seen) -> Judged:
+        raise NotImplementedError(f"{type(self).__name__} judges nothing")
+
+    def reward(self, seen: Seen) -> Tensor:
+        """The bonus of each row, [T, B]."""
+        return torch.where(seen.counts, self.worth(self.judge(seen)), 0.0)
+
+    def worth(self, judged: Judged) -> Tensor:
+        """Surprises in units of their root mean square."""
+        return judged.surprise * (self.square + 1e-12).rsqrt()
+
+    @torch.no_grad()
+    def note(self, surprise: Tensor, counts: Tensor) -> None:
+        """Takes an update's surprises into account."""
+        self.updates.add_(1)
+        now = ops.masked_mean(surprise.square(), counts)
+        self.square.copy_(self.square + (now - self.square) / self.updates)
+
+
+class Embedding(nn.Encoded):
+    """obs [T, B, ...] -> features [T, B, n]."""
+
+    def __init__(self, net: nn.MLPConfig, spec: EnvSpec, features: int) -> None:
+        super().__init__(net, spec.obs)
+        body = net.body(self.encoder.out)
+        self.net = nn.Net(body, nn.LinearHead(body, features))
+
+    def forward(self, obs: Obs, start: Tensor) -> Tensor:
+        features, _ = self.encoder(obs, Past((), start))
+        said: Tensor = self.net(features)
+        return said
+
+
+class Surprised(NamedTuple):
+    """What the algorithm learns from, and beside it the same rows for the bonus."""
+
+    mini: Any
+    seen: Seen
+
+    @property
+    def index(self) -> Tensor:  # type: ignore[override]
+        """Where a sample came from: new priorities go there."""
+        where: Tensor = self.mini.index
+        return where
+
+
+class Curious(Algorithm[Any, Surprised]):
+    """Another algorithm, whose items bring a bonus."""
+
+    def __init__(self, cfg: CuriousConfig, inner: Algorithm[Any, Any], bonus: Bonus) -> None:
+        self.cfg, self.inner, self.bonus, self.model = cfg, inner, bonus, inner.model
+        self.sync_every, self.late_every, self.passes = inner.sync_every, inner.late_every, inner.passes
+        self.optim = nn.Adam(bonus, lr=cfg.lr)
+
+    # ------------------------------------------------------------ acting: the algorithm's own
+
+    @property
+    def share(self) -> tuple[int, int]:
+        return self.inner.share
+
+    @share.setter
+    def share(self, share: tuple[int, int]) -> None:
+        self.inner.share = share
+
+    def predict(self, obs: Obs, past: Past, noise: Noise) -> Prediction:
+        return self.inner.predict(obs, past, noise)
+
+    def explore(self, prediction: Prediction, knobs: Knobs, noise: Noise) -> Acted:
+        return self.inner.explore(prediction, knobs, noise)
+
+    def exploit(self, prediction: Prediction) -> Acted:
+        return self.inner.exploit(prediction)
+
+    def neutral(self, rows: Tensor) -> Noise:
+        return self.inner.neutral(rows)
+
+    def knobs(self, at: Progress) -> Mapping[str, float]:
+        return self.inner.knobs(at)
+
+    def carry(self, slots: int) -> Carried:
+        return self.inner.carry(slots)
+
+    def draws(self) -> Draws:
+        return self.inner.draws()
+
+    def acting(self) -> Mapping[str, Stateful]:
+        return self.inner.acting()
+
+    # ------------------------------------------------------------ learning
+
+    @torch.no_grad()
+    def prepare(self, item: Any) -> Surprised:
+        match item:
+            case Sample(data=data):
+                seen = Seen(*around(data), item.weight > 0)
+                mini = self.inner.prepare(item._replace(data=self.richer(data, seen)))
+            case _:
+                seen = Seen(*around(item), item.valid)
+                mini = self.inner.prepare(self.richer(item, seen))
+        folded = ops.first(mini).shape[1] != seen.counts.shape[1]  # rows beside each other, not along time
+        return Surprised(mini, ops.fold(seen) if folded else seen)
+
+    def richer(self, data: Any, seen: Seen) -> Any:
+        return data._replace(reward=data.reward + self.cfg.scale * self.bonus.reward(seen))
+
+    def plan(self, rows: int, noise: Noise) -> Tensor:
+        return self.inner.plan(rows, noise)
+
+    def enough(self, update: Update) -> Tensor | None:
+        return self.inner.enough(update)
+
+    def learn(self, m: Surprised, knobs: Knobs, noise: Noise) -> Update:
+        update = self.inner.learn(m.mini, knobs, noise)
+        judged = self.bonus.judge(m.seen)
+        loss = ops.masked_mean(judged.loss, m.seen.counts)
+        bonus = ops.masked_mean(self.bonus.worth(judged), m.seen.counts)
+        self.optim.step(loss)
+        self.bonus.note(judged.surprise.detach(), m.seen.counts)
+        return update._replace(metrics={**update.metrics, "bonus": bonus.detach(), "bonus_loss": loss.detach()})
+
+    def phases(self) -> Mapping[str, Phase]:
+        """The bonus is learned in those of the first kind; others are the algorithm's own, of its own reward."""
+        first, *others = self.inner.phases().items()
+        return {first[0]: Phase(self.prepare, self.plan, self.learn, first[1].rollouts), **dict(others)}
+
+    def learn_late(self, m: Surprised, knobs: Knobs, noise: Noise) -> Mapping[str, Tensor]:
+        return self.inner.learn_late(m.mini, knobs, noise)
+
+    def observe(self, rows: Row) -> None:
+        self.inner.observe(rows)
+        self.bonus.observe(rows.obs, rows.valid)
+
+    def sync_target(self) -> None:
+        self.inner.sync_target()
+
+    def parts(self) -> Mapping[str, Stateful]:
+        return {**self.inner.parts(), "bonus": self.bonus, "bonus_optim": self.optim}
+
+
+def around(data: Rollout | Transition) -> tuple[Obs, Action, Obs]:
+    """Observation, action and next observation of each row; the dead row after an ending holds the true last one."""
+    match data:
+        case Rollout():
+            later = ops.concat([ops.map_tree(lambda x: x[1:], data.obs), data.last[0]])
+        case _:
+            later = ops.map_tree(lambda x: ops.at(x, data.ahead), data.next_obs)
+    return data.obs, data.action, later

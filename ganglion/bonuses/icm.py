@@ -1,0 +1,46 @@
+"""Intrinsic curiosity (Pathak et al. 2017): new is what a model of the world cannot foretell, in features that know
+what the agent does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from pydantic import Field
+
+from ganglion import nn, ops
+from ganglion.bonuses.curious import Bonus, Curious, CuriousConfig, Embedding, Judged, Seen
+from ganglion.config import register
+from ganglion.core import Algorithm, EnvSpec
+
+
+@register("bonus", "icm")
+class ICMConfig(CuriousConfig):
+    """The error of foretelling what an action leads to."""
+
+    features: int = Field(64, ge=1, le=65_536)  # of an observation
+    ahead: float = Field(0.2, ge=0, le=1)  # weight of foretelling in the loss; the rest is of naming the action
+
+    def build(self, inner: Algorithm[Any, Any], spec: EnvSpec) -> Curious:
+        return Curious(self, inner, ICM(self, spec))
+
+
+class ICM(Bonus):
+    """|ahead(f(s), a) - f(s')|^2 / 2, with f learned by naming a from f(s) and f(s')."""
+
+    def __init__(self, cfg: ICMConfig, spec: EnvSpec) -> None:
+        super().__init__()
+        self.space, self.weight = spec.action, cfg.ahead
+        self.features = Embedding(cfg.net, spec, cfg.features)
+        between = cfg.net.body(2 * cfg.features)
+        self.inverse = nn.Net(between, nn.PolicyHead(between, spec.action, cfg.net.init))
+        after = cfg.net.body(cfg.features + nn.flat_size(spec.action))
+        self.ahead = nn.Net(after, nn.LinearHead(after, cfg.features))
+
+    def judge(self, seen: Seen) -> Judged:
+        start = torch.zeros_like(seen.counts)
+        now, later = self.features(seen.obs, start), self.features(seen.next_obs, start)
+        named = ops.dist(self.inverse(torch.cat([now, later], -1)), self.space).log_prob(seen.action)
+        foretold = self.ahead(torch.cat([now.detach(), nn.flatten(seen.action, self.space)], -1))
+        surprise = 0.5 * (foretold - later.detach()).square().sum(-1)
+        return Judged(surprise, self.weight * surprise - (1 - self.weight) * named)
