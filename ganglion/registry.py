@@ -19,11 +19,14 @@ from ganglion.errors import UserError, nearest
 
 TABLE: dict[str, dict[str, str]] = {
     "algo": {
+        "ddpg": "ganglion.algos.ddpg",
         "dqn": "ganglion.algos.dqn",
+        "flashsac": "ganglion.algos.flashsac",
         "impala": "ganglion.algos.impala",
         "ppo": "ganglion.algos.ppo",
         "sac": "ganglion.algos.sac",
         "td3": "ganglion.algos.td3",
+        "tqc": "ganglion.algos.tqc",
     },
     "env": {
         "gym": "ganglion.envs.configs",

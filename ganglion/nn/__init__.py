@@ -10,7 +10,7 @@ from ganglion.nn.optim import Adam, Optimiser, RMSprop
 from ganglion.nn.targets import Lagged
 
 __all__ = [
-    "MLP", "ActorCritic", "Adam", "Body", "Encoded", "Encoder", "Ensemble", "Lagged", "LinearHead", "MLPConfig",
-    "Modes", "Net", "ObsEncoder", "ObsNormaliser", "Optimiser", "PolicyHead", "QHead", "RMSprop", "RewardScale",
-    "RunningMoments", "ValueHead", "ValueHeads", "check_mask", "flat_size", "flatten",
+    "MLP", "ActorCritic", "Adam", "Body", "Encoded", "Encoder", "Ensemble", "Lagged",
+    "LinearHead", "MLPConfig", "Modes", "Net", "ObsEncoder", "ObsNormaliser", "Optimiser", "PolicyHead", "QHead",
+    "RMSprop", "RewardScale", "RunningMoments", "ValueHead", "ValueHeads", "check_mask", "flat_size", "flatten",
 ]  # fmt: skip

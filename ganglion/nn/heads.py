@@ -94,13 +94,17 @@ class ValueHead(nn.Module):
 
 
 class ValueHeads(Linears):
-    """One value per row of each member of a body: [count, T, B, out] -> [count, T, B]."""
+    """One value per row of each member of a body: [count, T, B, out] -> [count, T, B]; several: [count, T, B, n]."""
 
-    def __init__(self, body: Body) -> None:
-        super().__init__(body.count, body.out, 1)
-        self.joins = body.dtype == torch.float32
+    def __init__(self, body: Body, outputs: int = 1) -> None:
+        super().__init__(body.count, body.out, outputs)
+        self.single, self.joins = outputs == 1, outputs == 1 and body.dtype == torch.float32
 
     def forward(self, x: Tensor) -> Tensor:
         if self.joins and not x.is_cuda and torch.compiler.is_compiling():  # a library takes seven times as long
             return (x * self.weight.transpose(1, 2)[:, None]).sum(-1) + self.bias
-        return super().forward(x.flatten(1, 2)).squeeze(-1).unflatten(1, x.shape[1:3])
+        return self.said(super().forward(x.flatten(1, 2)).unflatten(1, x.shape[1:3]))
+
+    def said(self, x: Tensor) -> Tensor:
+        """[..., outputs], without the axis of a single one."""
+        return x.squeeze(-1) if self.single else x

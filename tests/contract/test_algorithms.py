@@ -147,6 +147,7 @@ def learnable(case: Case) -> tuple[Bench, object, object, Progress]:
         learner.begin(at)
     mini = learner.mini if learner.table is None else ops.take(learner.mini, learner.table[learner.position], dim=1)
     noise = learner.stream.noise(bench.agent.draws.learn, *ops.leaves(mini)[0].shape[:2])
+    noise = noise._replace(update=learner.stream.noise(bench.agent.draws.update))
     return bench, mini, noise, at
 
 

@@ -133,6 +133,7 @@ MASKED = Composite({"obs": Box((3,)), "action_mask": MultiBinary(3)})
 MIXED = Composite(
     {"pixels": Box((1, 36, 36), torch.uint8), "speed": Box((2,)), "gear": Discrete(3), "lamps": MultiBinary(2)}
 )
+PARTS = Composite({"speed": Box((2,)), "gear": Discrete(3), "lamps": MultiBinary(2)})
 GRID = Composite({"cells": Box((10, 10, 4), torch.uint8, (0.0,), (1.0,)), "action_mask": MultiBinary(3)})
 HYBRID = Composite({"steer": ARM, "gear": THREE, "lamps": MultiBinary(2), "keys": MultiDiscrete((2, 3))})
 SMALL_REPLAY = {"capacity": 600, "batch": 16}
@@ -140,6 +141,7 @@ DQN = {"replay": SMALL_REPLAY, "limiter": {"warmup": 50, "opt_interval": 6}, "ne
 PPO = {"horizon": 8, "epochs": 2, "minibatches": 2, "net": {"hidden": [16, 16]}}
 IMPALA = {"horizon": 8, "net": {"hidden": [16, 16]}}
 SAC = {"replay": SMALL_REPLAY, "limiter": {"warmup": 50, "opt_interval": 6}, "net": {"hidden": [16]}}
+FLASH = SAC | {"net_critic": {"hidden": [16, 16]}}
 
 
 def over(settings: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -178,6 +180,16 @@ CASES = [
     Case("ppo-wide", "ppo", TWO, settings=over(PPO, horizon=24, net={"hidden": [64, 72]})),
     Case("ppo-bfloat16", "ppo", HYBRID, MIXED, over(PPO, net={"precision": "bfloat16", "memory": "gru"})),
     Case("td3-bfloat16", "td3", ARM, MIXED, over(SAC, net={"precision": "bfloat16", "normalise": True})),
+    Case("ddpg", "ddpg", ARM, settings=SAC),
+    Case("ddpg-all", "ddpg", ARM, MIXED, over(SAC, n_step=3, max_norm=5.0, hold=1.0,
+         replay={"kind": "prioritised"}, net={"normalise": True})),
+    Case("tqc", "tqc", ARM, settings=over(SAC, critics=3, quantiles=5)),
+    Case("tqc-all", "tqc", ARM, MIXED, over(SAC, quantiles=4, drop=1, n_step=3, max_norm=5.0, hold=3.0, temperature=0.2,
+         replay={"kind": "prioritised"}, net={"normalise": True})),
+    Case("tqc-wide", "tqc", ARM, settings=over(SAC, replay={"batch": 64}, net={"hidden": [128, 136]})),
+    Case("flashsac", "flashsac", ARM, settings=FLASH),
+    Case("flashsac-all", "flashsac", ARM, PARTS, over(FLASH, n_step=3, delay=3, hold=1.0, atoms=21,
+         replay={"kind": "prioritised", "sequence": 3}, net={"normalise": True}, net_critic={"normalise": True})),
 ]  # fmt: skip
 
 

@@ -47,6 +47,18 @@ SORTS: dict[str, dict[str, Any]] = {
         "algo": {"kind": "td3", "delay": 3, "replay": REPLAY, "net": {"hidden": [16]},
                  "limiter": {"warmup": 150, "opt_interval": 2}},
         "env": {"kind": "gym", "id": "Pendulum-v1", "slots": 2}},
+    "ddpg": {
+        "algo": {"kind": "ddpg", "hold": 3, "replay": REPLAY, "net": {"hidden": [16]},
+                 "limiter": {"warmup": 150, "opt_interval": 2}},
+        "env": {"kind": "gym", "id": "Pendulum-v1", "slots": 2}},
+    "flashsac": {
+        "algo": {"kind": "flashsac", "replay": REPLAY, "net": {"hidden": [16]}, "net_critic": {"hidden": [16]},
+                 "limiter": {"warmup": 150, "opt_interval": 2}},
+        "env": {"kind": "gym", "id": "Pendulum-v1", "slots": 2}},
+    "tqc": {
+        "algo": {"kind": "tqc", "critics": 3, "replay": REPLAY, "net": {"hidden": [16]},
+                 "limiter": {"warmup": 150, "opt_interval": 2}},
+        "env": {"kind": "gym", "id": "Pendulum-v1", "slots": 2}},
 }  # fmt: skip
 
 

@@ -26,7 +26,11 @@ DQN |= {"replay": REPLAY, "limiter": LIMITER}
 SAC = {"kind": "sac", "lr": 3e-3, "lr_critic": 3e-3, "net": {"hidden": [32]}, "replay": REPLAY, "limiter": LIMITER}
 
 TD3 = {"kind": "td3", "lr": 3e-3, "lr_critic": 3e-3, "net": {"hidden": [32]}, "replay": REPLAY, "limiter": LIMITER}
-REAL = ("sac", "td3")  # those whose actions are real numbers
+DDPG = TD3 | {"kind": "ddpg"}
+TQC = SAC | {"kind": "tqc", "critics": 2, "quantiles": 5, "drop": 1}
+FLASHSAC = {"kind": "flashsac", "lr": 3e-3, "net": {"hidden": [16]}, "net_critic": {"hidden": [32]}}
+FLASHSAC |= {"replay": REPLAY, "limiter": LIMITER}
+REAL = ("sac", "td3", "ddpg", "tqc", "flashsac")  # those whose actions are real numbers
 
 
 def over(settings: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -35,6 +39,8 @@ def over(settings: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 PROBES = [over(PPO, gamma=0.8), over(DQN, gamma=0.8, n_step=2), over(SAC, gamma=0.8, temperature=1e-6, tau=0.05)]
 PROBES += [over(TD3, gamma=0.8, tau=0.1), over(IMPALA, gamma=0.8, epochs=12)]
+PROBES += [over(DDPG, gamma=0.8, tau=0.1), over(TQC, gamma=0.8, temperature=1e-6, tau=0.1, drop=0)]
+PROBES += [over(FLASHSAC, gamma=0.8, tau=0.1, temperature=1e-6)]
 
 
 def trained(algo: dict[str, Any], env: dict[str, Any], steps: int, seed: int) -> Trainer:
@@ -78,8 +84,8 @@ def test_impala_learns_from_what_another_did(seed):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("algo", [SAC, over(TD3, n_step=2), over(TD3, replay={"kind": "prioritised"})],
-                         ids=["sac", "td3", "td3-prioritised"])  # fmt: skip
+@pytest.mark.parametrize("algo", [SAC, over(TD3, n_step=2), over(TD3, replay={"kind": "prioritised"}), DDPG, TQC,
+                                  FLASHSAC], ids=lambda algo: algo["kind"])  # fmt: skip
 def test_identity_with_a_real_action(algo, seed):
     one = score(trained(over(algo, gamma=0.5), {"id": "identity", "continuous": True}, 500, seed))
     two = score(trained(over(algo, gamma=0.5), {"id": "identity", "continuous": True}, 6_000, seed))
@@ -144,7 +150,7 @@ def best_masked(trainer: Trainer) -> float:
     return sum(totals) / len(totals)
 
 
-@pytest.mark.parametrize("algo", PROBES, ids=["ppo", "dqn", "sac", "td3", "impala"])
+@pytest.mark.parametrize("algo", PROBES, ids=lambda algo: algo["kind"])
 def test_a_time_limit_is_no_ending(algo):
     """Reward 1 for ever, cut after 8 steps: worth 1 / (1 - 0.8) = 5. Taken for an ending it would be 3.3."""
     trainer = trained(algo, {"id": "truncation", "limit": 8, "continuous": algo["kind"] in REAL}, 5_000, 0)
@@ -155,6 +161,7 @@ def test_a_time_limit_is_no_ending(algo):
         if algo["kind"] in REAL:
             acted = agent.predict(step.obs, past).action
             value = agent.algo.model.value(obs, Past((), past.start), acted[None])[0]
+            value = value / agent.algo.scale(torch.ones(())) if algo["kind"] == "flashsac" else value
         else:
             value = agent.algo.predict(obs, past, agent.algo.neutral(past.start)).value
     assert value.mean().item() == pytest.approx(5.0, abs=0.4)

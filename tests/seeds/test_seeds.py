@@ -182,7 +182,7 @@ CONTINUOUS = ["algo.net.hidden=[16, 16]", "algo.limiter={opt_interval: 4, warmup
               "algo.replay={capacity: 400, batch: 32}", PENDULUM]  # fmt: skip
 
 
-@pytest.mark.parametrize("algo", ["sac", "td3"])
+@pytest.mark.parametrize("algo", ["sac", "td3", "ddpg", "tqc", "flashsac"])
 def test_continuous_control(tmp_path: Path, algo: str) -> None:
     """Random numbers in updates, three optimisers, parts that learn more rarely, targets that follow slowly."""
     words = [f"algo={algo}", *CONTINUOUS, "eval=never"]  # whose scores would tell the last bits apart

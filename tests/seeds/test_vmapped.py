@@ -145,6 +145,26 @@ def test_traced_and_compiled_it_is_the_same() -> None:
     assert many[0].optim.count == 5
 
 
+def test_gradients_of_narrow_ensembles_compile() -> None:
+    """A product that is turned for speed is laid out as it was recorded: what follows may be a view of it."""
+    from types import SimpleNamespace
+
+    from ganglion.nn.layers import Linears
+
+    made: list[Any] = [SimpleNamespace(model=Linears(1, 32, 3)) for _ in range(3)]
+    for one in made:
+        one.optim = ganglion.nn.Adam(one.model, lr=0.1)
+    stack = Stack(made[:-1], made[-1])
+
+    def learn(x: torch.Tensor) -> torch.Tensor:
+        norm: torch.Tensor = made[-1].optim.step(made[-1].model(x).square().mean())
+        return norm
+
+    fast = Traced(stack.all(learn), lambda: stack.sparing(range(2)))
+    assert fast(torch.randn(2, 1, 64, 32)).shape == (2,)
+    assert fast.graph is not fast.fn
+
+
 def test_memory_is_kept() -> None:
     import sys
 
