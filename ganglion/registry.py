@@ -19,11 +19,15 @@ from ganglion.errors import UserError, nearest
 
 TABLE: dict[str, dict[str, str]] = {
     "algo": {
+        "crossq": "ganglion.algos.crossq",
+        "d4pg": "ganglion.algos.d4pg",
         "ddpg": "ganglion.algos.ddpg",
+        "discrete_sac": "ganglion.algos.discrete_sac",
         "dqn": "ganglion.algos.dqn",
         "flashsac": "ganglion.algos.flashsac",
         "impala": "ganglion.algos.impala",
         "ppo": "ganglion.algos.ppo",
+        "redq": "ganglion.algos.redq",
         "sac": "ganglion.algos.sac",
         "td3": "ganglion.algos.td3",
         "tqc": "ganglion.algos.tqc",

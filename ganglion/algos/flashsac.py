@@ -31,7 +31,7 @@ from ganglion.core import (
     Row, Sample, Stateful, Transition, Update,
 )  # fmt: skip
 from ganglion.errors import UserError
-from ganglion.nn.actor_critics import SoftActorCritics, bounded, feed_forward, squashed
+from ganglion.nn.actor_critics import SoftActorCritics, bounded, feed_forward, squashed, together
 from ganglion.nn.norms import BoundedRewardScale, ResidualMLP
 
 
@@ -184,8 +184,3 @@ class FlashSAC(Algorithm[Sample[Transition], Sample[Transition]]):
     def parts(self) -> Mapping[str, Stateful]:
         optims = {"actor_optim": self.actor_optim, "critic_optim": self.critic_optim, "warmth_optim": self.warmth_optim}
         return {"model": self.model, "target": self.target, "scale": self.scale, **optims}
-
-
-def together(t: Transition) -> tuple[Obs, Past]:
-    """This row and the next beside each other, [T, 2 B, ...]."""
-    return ops.concat([t.obs, t.next_obs], 1), Past((), torch.cat([t.past.start, t.next_past.start], 1))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ganglion import ops
-from ganglion.core import Action, Box, EnvSpec, Memory, Model, Obs, Past
+from ganglion.core import Action, Box, EnvSpec, Memory, Model, Obs, Past, Transition
 from ganglion.errors import UserError
 from ganglion.nn.layers import LinearHead
 from ganglion.nn.nets import Encoded, Ensemble, MLPConfig, Net
@@ -106,3 +106,8 @@ class SoftActorCritics(ActorCritics[Judges]):
     def __init__(self, actor: Model, critics: Judges, temperature: float = 1.0) -> None:
         super().__init__(actor, critics)
         self.warmth = nn.ParameterDict({"log": nn.Parameter(torch.tensor(temperature).log())})
+
+
+def together(t: Transition) -> tuple[Obs, Past]:
+    """This row and the next beside each other, [T, 2 B, ...]."""
+    return ops.concat([t.obs, t.next_obs], 1), Past((), torch.cat([t.past.start, t.next_past.start], 1))

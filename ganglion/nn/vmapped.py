@@ -157,7 +157,7 @@ class JointAdam:
 
     def __init__(self, adams: Sequence[Adam], params: Sequence[Tensor]) -> None:
         self.params = list(params)  # each [K, ...]
-        self.names, self.allow_unused = adams[0].names, adams[0].allow_unused
+        self.names, self.allow_unused, self.beta1 = adams[0].names, adams[0].allow_unused, adams[0].beta1
         self.sizes = [param[0].numel() for param in params]
         self.mean, self.square = self.flat([a.mean for a in adams]), self.flat([a.square for a in adams])
         self.count = joined([adam.count for adam in adams])
@@ -188,9 +188,9 @@ class JointAdam:
                 norm = self.apply(torch.cat([grad.reshape(len(grad), -1) for grad in grads], 1), rate)
         return layers._add_batch_dim(norm, 0, level)
 
-    def apply(self, grad: Tensor, lr: Tensor, beta1: float = 0.9, beta2: float = 0.999) -> Tensor:
+    def apply(self, grad: Tensor, lr: Tensor, beta2: float = 0.999) -> Tensor:
         """Adam on rows [K, all parameters]."""
-        norm = torch.linalg.vector_norm(grad, dim=1)
+        norm, beta1 = torch.linalg.vector_norm(grad, dim=1), self.beta1
         if self.clips:
             grad = grad * (self.max_norm / (norm[:, None] + 1e-6)).clamp(max=1.0)
         self.count.add_(1)

@@ -52,7 +52,7 @@ def refused(argv: list[str], capsys: Captured) -> str:
         (["show", "--import", "no.such.module", "x"], "--import no.such.module failed: ModuleNotFoundError"),
         (
             ["show", "env.id=" + "x" * 5_000],
-            "algo is required. Accepted: ddpg, dqn, flashsac, impala, ppo, sac, td3, tqc",
+            "algo is required. Accepted: crossq, d4pg, ddpg, discrete_sac, dqn, flashsac, impala, ppo,",
         ),
         (["show", "x" * 5_000], "File name too long"),
     ],

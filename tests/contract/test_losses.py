@@ -15,9 +15,11 @@ import torch
 from torch import Tensor
 
 from ganglion import ops
+from ganglion.core import Space
 from ganglion.nn import nets
+from ganglion.nn.norms import BatchNorm, DroppedMLP, thinned
 from tests.contract.test_algorithms import learnable
-from tests.contract.worlds import ARM, SAC, Case, over
+from tests.contract.worlds import ARM, SAC, THREE, Case, over
 
 LOW, HIGH = np.array(ARM.low), np.array(ARM.high)
 RATED = {"kind": "prioritised", "capacity": 600, "batch": 16}
@@ -33,8 +35,8 @@ def exact_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
 class Learned:
     """An update, and the algorithm as it was before it and after it, in float64."""
 
-    def __init__(self, algo: str, **settings: Any) -> None:
-        case = Case(algo, algo, ARM, settings=over(SAC, replay=RATED, n_step=3, **settings))
+    def __init__(self, algo: str, action: Space = ARM, **settings: Any) -> None:
+        case = Case(algo, algo, action, settings=over(SAC, replay=RATED, n_step=3, **settings))
         self.bench, mini, self.noise, self.at = learnable(case)
         own: Any = self.bench.algo
         knobs = self.bench.agent.knobs(self.at)
@@ -216,3 +218,130 @@ def projected(moved: list[float], probs: Array, support: Array) -> Array:
         goal[below] += p * (1 - (place - below))
         goal[below + 1] += p * (place - below)
     return goal
+
+
+def test_crossq() -> None:
+    """Bhatt et al. 2024: one pass of critics over (s, a) and (s', a') together, whose second half is the target."""
+    one = Learned("crossq", net_critic={"hidden": [16]})
+    t, before, size = one.t, one.before, len(one.weight)
+    alpha = before.model.warmth["log"].exp().item()
+    later, logp = samples(before.model, t.next_obs, t.next_past, one.normal(0))
+    live = torch.cat([one_if(one), one_if(one)], 1)
+    x = np.concatenate([np.concatenate([said(t.obs)[0], said(t.action)[0]], -1), said_pair(t.next_obs, later)])
+    q = np.stack([batch_normed(before.model.critics.nets, c, x, said(live)[0]) for c in range(2)])
+    losses = {}
+    for b in one.rows:
+        goal = one.target(b, min(q[0, size + b], q[1, size + b]) - alpha * logp[b])
+        losses[b] = sum((q[c, b] - goal) ** 2 for c in range(2))
+    close(one.metrics["critic"], one.mean(losses))
+
+
+def said_pair(obs: Tensor, action: Tensor) -> Array:
+    return np.concatenate([said(obs)[0], said(action)[0]], -1)
+
+
+def batch_normed(nets: Any, member: int, x: Array, live: Array) -> Array:
+    """Batch norm of rows that count, then a layer; rectified between."""
+    for i, (norm, layer) in enumerate(zip(nets.norms, nets.layers, strict=True)):
+        x = np.maximum(x, 0) if i else x
+        mean = x[live > 0].mean(0)
+        var = ((x[live > 0] - mean) ** 2).mean(0)
+        x = (x - mean) / np.sqrt(var + 1e-5) * said(norm.gain)[member, 0] + said(norm.shift)[member, 0]
+        x = x @ said(layer.weight)[member] + said(layer.bias)[member, 0]
+    return x[:, 0]
+
+
+def test_batch_norm_follows_and_renormalises() -> None:
+    norm = BatchNorm(2, 3, momentum=0.1, renorm_after=1).double()
+    x, live = torch.randn(2, 8, 3, dtype=torch.float64), torch.tensor([1.0, 1, 1, 1, 0, 1, 0, 1]).double()
+    kept = said(x)[:, said(live) > 0]
+    mean, var = kept.mean(1), kept.var(1)
+    plain = norm(x, live, move=True)
+    np.testing.assert_allclose(said(plain), (said(x) - mean[:, None]) / np.sqrt(var[:, None] + 1e-5))
+    np.testing.assert_allclose(said(norm.mean)[:, 0], 0.1 * mean)
+    np.testing.assert_allclose(said(norm.var)[:, 0], 0.9 + 0.1 * var)
+    running, spread = said(norm.mean), np.sqrt(said(norm.var) + 1e-5)
+    stretch = np.clip(np.sqrt(var[:, None] + 1e-5) / spread, 1 / 3, 3)
+    shift = np.clip((mean[:, None] - running) / spread, -5, 5)
+    np.testing.assert_allclose(said(norm(x, live)), said(plain) * stretch + shift)
+    np.testing.assert_allclose(said(norm(x)), (said(x) - running) / spread)
+
+
+@pytest.mark.parametrize("droq", [False, True])
+def test_redq(droq: bool) -> None:
+    """Chen et al. 2021, algorithm 1; the masks of dropout are those that the update's numbers say."""
+    more = {"dropout": 0.3, "layer_norm": True} if droq else {}
+    one = Learned("redq", critics=4, subset=2, delay=1, **more)
+    t, before = one.t, one.before
+    alpha = before.model.warmth["log"].exp().item()
+    uniform = said(one.noise.update.uniform)
+    chosen = sorted(range(4), key=lambda c: uniform[c])[:2]
+    keys = torch.tensor([int(u * 2**24) for u in uniform[4:]])
+    later, logp = samples(before.model, t.next_obs, t.next_past, one.normal(0))
+    after = said(before.target.net.value(t.next_obs, t.next_past, later, keys[0])[0])[:, 0]
+    q = said(before.model.critics.value(t.obs, t.past, t.action, keys[1])[0])[:, 0]
+    losses = {}
+    for b in one.rows:
+        goal = one.target(b, min(after[c, b] for c in chosen) - alpha * logp[b])
+        losses[b] = sum((q[c, b] - goal) ** 2 for c in range(4))
+    close(one.metrics["critic"], one.mean(losses))
+    action, logp = samples(one.between.model, t.obs, t.past, one.normal(1))
+    mean = said(one.between.model.critics.value(t.obs, t.past, action, keys[2])[0])[:, 0].mean(0)
+    close(one.metrics["actor"], one.mean({b: alpha * logp[b] - mean[b] for b in one.rows}))
+
+
+def test_dropout_and_layer_norm() -> None:
+    """Hiraoka et al. 2022: dropout, layer norm, activation; each unit of each row by a coin of its own."""
+    net = DroppedMLP(2, 3, (64,), 1, "relu", 0.25, True).double()
+    x = torch.randn(1, 50, 3, dtype=torch.float64)
+    one, again, other = (net(x, torch.tensor(key)) for key in (5, 5, 6))
+    assert torch.equal(one, again) and not torch.equal(one, other)
+    coins = thinned(torch.empty(2, 50, 64), 0.25, torch.tensor(5), 0)
+    assert {round(c, 4) for c in coins.unique().tolist()} == {0.0, 1.3333}
+    assert (coins == 0).double().mean().item() == pytest.approx(0.25, abs=0.02)
+    layer, norm = net.layers[0], net.norms[0]
+    for c in range(2):
+        y = (said(x)[0] @ said(layer.weight)[c] + said(layer.bias)[c, 0]) * said(coins)[c]
+        y = (y - y.mean(-1, keepdims=True)) / np.sqrt(y.var(-1, keepdims=True) + 1e-5)
+        y = np.maximum(y * said(norm.gain)[c, 0] + said(norm.shift)[c, 0], 0)
+        right = y @ said(net.head.weight)[c] + said(net.head.bias)[c, 0]
+        np.testing.assert_allclose(said(one)[c, 0], right, rtol=1e-6)
+
+
+def test_d4pg() -> None:
+    """Barth-Maron et al. 2018, algorithm 1: the target's distribution moved and projected, a cross entropy."""
+    one = Learned("d4pg", low=-3.0, high=3.0, atoms=7)
+    t, before, support = one.t, one.before, np.linspace(-3.0, 3.0, 7)
+    later = before.target.action(t.next_obs, t.next_past)[0]
+    after = softmax(said(before.target.net.critics.logits(t.next_obs, t.next_past, later))[0])
+    now = softmax(said(before.model.critics.logits(t.obs, t.past, t.action))[0])
+    losses = {}
+    for b in one.rows:
+        goal = projected([one.target(b, z) for z in support], after[b], support)
+        losses[b] = -(goal * np.log(now[b])).sum()
+    close(one.metrics["critic"], one.mean(losses))
+    action = before.model.action(t.obs, t.past)[0]
+    climbed = softmax(said(one.after.model.critics.logits(t.obs, t.past, action))[0]) @ support
+    close(one.metrics["actor"], -one.mean({b: climbed[b] for b in one.rows}))
+
+
+def test_discrete_sac() -> None:
+    """Christodoulou 2019, equations 10 to 12, over legal actions alone."""
+    one = Learned("discrete_sac", THREE, entropy=0.5)
+    t, before = one.t, one.before
+    alpha = before.model.warmth["log"].exp().item()
+    later = softmax(said(before.model.action(t.next_obs, t.next_past)[0])[0])
+    after = said(before.target.value(t.next_obs, t.next_past)[0])[:, 0].min(0)
+    q = said(before.model.value(t.obs, t.past)[0])[:, 0]
+    now = softmax(said(before.model.action(t.obs, t.past)[0])[0])
+    losses, climbed, entropy = {}, {}, {}
+    for b in one.rows:
+        a = int(t.action[0, b])
+        goal = one.target(b, sum(later[b, i] * (after[b, i] - alpha * log(later[b, i])) for i in range(3)))
+        losses[b] = sum((q[c, b, a] - goal) ** 2 for c in range(2))
+        climbed[b] = sum(now[b, i] * (alpha * log(now[b, i]) - min(q[0, b, i], q[1, b, i])) for i in range(3))
+        entropy[b] = -sum(now[b, i] * log(now[b, i]) for i in range(3))
+    close(one.metrics["critic"], one.mean(losses))
+    close(one.metrics["actor"], one.mean(climbed))
+    moved = one.after.model.warmth["log"] - before.model.warmth["log"]
+    assert (moved.item() < 0) == (one.mean(entropy) > one.mean(dict.fromkeys(one.rows, 0.5 * log(3))))

@@ -190,6 +190,18 @@ CASES = [
     Case("flashsac", "flashsac", ARM, settings=FLASH),
     Case("flashsac-all", "flashsac", ARM, PARTS, over(FLASH, n_step=3, delay=3, hold=1.0, atoms=21,
          replay={"kind": "prioritised", "sequence": 3}, net={"normalise": True}, net_critic={"normalise": True})),
+    Case("crossq", "crossq", ARM, settings=FLASH),
+    Case("crossq-all", "crossq", ARM, PARTS, over(FLASH, n_step=3, delay=2, hold=2.0, max_norm=5.0, temperature=0.2,
+         renorm_after=3, replay={"kind": "prioritised", "sequence": 3}, net={"normalise": True})),
+    Case("redq", "redq", ARM, settings=over(SAC, critics=4, delay=2)),
+    Case("redq-all", "redq", ARM, MIXED, over(SAC, critics=2, delay=3, n_step=3, dropout=0.1, layer_norm=True, hold=2.0,
+         temperature=0.2, max_norm=5.0, replay={"kind": "prioritised"}, net={"normalise": True})),
+    Case("d4pg", "d4pg", ARM, settings=over(SAC, low=-5.0, high=5.0)),
+    Case("d4pg-all", "d4pg", ARM, MIXED, over(SAC, low=-5.0, high=5.0, max_norm=5.0, hold=2.0, atoms=21,
+         replay={"kind": "prioritised"}, net={"normalise": True})),
+    Case("discrete_sac", "discrete_sac", TWO, settings=SAC),
+    Case("discrete_sac-all", "discrete_sac", THREE, MASKED, over(SAC, n_step=3, max_norm=5.0, temperature=0.2,
+         replay={"kind": "prioritised"}, net={"normalise": True})),
 ]  # fmt: skip
 
 

@@ -30,7 +30,12 @@ DDPG = TD3 | {"kind": "ddpg"}
 TQC = SAC | {"kind": "tqc", "critics": 2, "quantiles": 5, "drop": 1}
 FLASHSAC = {"kind": "flashsac", "lr": 3e-3, "net": {"hidden": [16]}, "net_critic": {"hidden": [32]}}
 FLASHSAC |= {"replay": REPLAY, "limiter": LIMITER}
-REAL = ("sac", "td3", "ddpg", "tqc", "flashsac")  # those whose actions are real numbers
+CROSSQ = SAC | {"kind": "crossq", "net_critic": {"hidden": [32]}, "momentum": 0.05}
+REDQ = SAC | {"kind": "redq", "critics": 4, "delay": 2}
+DROQ = REDQ | {"critics": 2, "dropout": 0.01, "layer_norm": True}
+D4PG = TD3 | {"kind": "d4pg", "low": -8.0, "high": 8.0, "n_step": 2}
+DISCRETE_SAC = SAC | {"kind": "discrete_sac", "entropy": 0.2}
+REAL = ("sac", "td3", "ddpg", "tqc", "flashsac", "crossq", "redq", "d4pg")  # those whose actions are real numbers
 
 
 def over(settings: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -41,6 +46,8 @@ PROBES = [over(PPO, gamma=0.8), over(DQN, gamma=0.8, n_step=2), over(SAC, gamma=
 PROBES += [over(TD3, gamma=0.8, tau=0.1), over(IMPALA, gamma=0.8, epochs=12)]
 PROBES += [over(DDPG, gamma=0.8, tau=0.1), over(TQC, gamma=0.8, temperature=1e-6, tau=0.1, drop=0)]
 PROBES += [over(FLASHSAC, gamma=0.8, tau=0.1, temperature=1e-6)]
+PROBES += [over(CROSSQ, gamma=0.8, temperature=1e-6), over(REDQ, gamma=0.8, temperature=1e-6, tau=0.1)]
+PROBES += [over(D4PG, gamma=0.8, tau=0.1)]
 
 
 def trained(algo: dict[str, Any], env: dict[str, Any], steps: int, seed: int) -> Trainer:
@@ -57,7 +64,8 @@ def score(trainer: Trainer) -> float:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("algo", [PPO, DQN, over(IMPALA, epochs=2)], ids=["ppo", "dqn", "impala"])
+@pytest.mark.parametrize("algo", [PPO, DQN, over(IMPALA, epochs=2), over(DISCRETE_SAC, gamma=0.5)],
+                         ids=lambda algo: algo["kind"])  # fmt: skip
 def test_identity_says_what_it_sees(algo, seed):
     trainer = trained(algo, {"id": "identity", "size": 4}, 4_000, seed)
     length = trainer.run_evaluate()[1]["eval/length_mean"]
@@ -85,7 +93,7 @@ def test_impala_learns_from_what_another_did(seed):
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("algo", [SAC, over(TD3, n_step=2), over(TD3, replay={"kind": "prioritised"}), DDPG, TQC,
-                                  FLASHSAC], ids=lambda algo: algo["kind"])  # fmt: skip
+                                  FLASHSAC, CROSSQ, REDQ, DROQ, D4PG], ids=lambda algo: algo["kind"])  # fmt: skip
 def test_identity_with_a_real_action(algo, seed):
     one = score(trained(over(algo, gamma=0.5), {"id": "identity", "continuous": True}, 500, seed))
     two = score(trained(over(algo, gamma=0.5), {"id": "identity", "continuous": True}, 6_000, seed))

@@ -21,6 +21,8 @@ PROMISED = {
     "pendulum/sac": 20_000,
     "pendulum/td3": 20_000,
     "pendulum/ddpg": 20_000,
+    "pendulum/crossq": 20_000,
+    "cartpole/discrete_sac": 50_000,
     "pendulum/tqc": 20_000,
     "pendulum/flashsac": 20_000,
     "cartpole-novelocity/ppo": 200_000,
