@@ -22,6 +22,11 @@ class Box:
     def size(self) -> int:
         return prod(self.shape)
 
+    @property
+    def bounded(self) -> bool:
+        """Whether all bounds are finite."""
+        return all(abs(x) < inf for x in (*self.low, *self.high))
+
 
 @dataclass(frozen=True)
 class Discrete:

@@ -69,7 +69,7 @@ class A2C(Algorithm[Rollout, Rollout]):
     def __init__(self, cfg: A2CConfig, spec: EnvSpec) -> None:
         self.cfg, self.spec = cfg, spec
         self.model = nn.ActorCritic(cfg.net, spec, cfg.shared, cfg.log_std)
-        kind = {"rmsprop": nn.RMSprop, "adam": nn.Adam}[cfg.optim]
+        kind: type[nn.RMSprop] | type[nn.Adam] = nn.RMSprop if cfg.optim == "rmsprop" else nn.Adam
         self.optim: nn.Optimiser = kind(self.model, lr=cfg.lr(0.0), max_norm=cfg.max_norm, eps=1e-5)
 
     # ------------------------------------------------------------ acting

@@ -31,10 +31,9 @@ from ganglion.config import (
     register,
 )
 from ganglion.core import (
-    Acted, Action, Algorithm, Discrete, Draws, EnvSpec, Knobs, Memory, Noise, Obs, Past, Prediction, Progress, Recipe,
+    Acted, Action, Algorithm, Draws, EnvSpec, Knobs, Memory, Noise, Obs, Past, Prediction, Progress, Recipe,
     Rollout, Sample, Stateful, Update,
 )  # fmt: skip
-from ganglion.errors import UserError
 
 LEAST = 1e-6  # probability that a gradient is divided by
 
@@ -43,6 +42,7 @@ LEAST = 1e-6  # probability that a gradient is divided by
 class ACERConfig(AlgoConfig):
     """Actor-critic with experience replay."""
 
+    actions = "discrete"
     lr: RateSchedule = linear(7e-4, 0.0)
     gamma: float = Field(0.99, ge=0, le=1)
     lam: float = Field(1.0, ge=0, le=1)  # of Retrace: how far corrections look ahead
@@ -74,7 +74,6 @@ class ActorQ(nn.Encoded):
 
     def __init__(self, cfg: ACERConfig, spec: EnvSpec, actions: int) -> None:
         super().__init__(cfg.net, spec.obs)
-        nn.check_mask(spec)
         self.bodies = cfg.net.body(self.encoder.out, count=1 if cfg.shared else 2)
         self.actor = nn.PolicyHead(self.bodies, spec.action, cfg.net.init)
         self.critic = nn.QHead(self.bodies, actions, dueling=False)
@@ -99,12 +98,8 @@ class ACER(Algorithm[Sample[Rollout], Sample[Rollout]]):
     model: ActorQ
 
     def __init__(self, cfg: ACERConfig, spec: EnvSpec) -> None:
-        if not isinstance(spec.action, Discrete):
-            raise UserError(
-                f"algo.kind: acer needs a Discrete action space; {spec.name} has {spec.action}. Try impala (or ppo)."
-            )
         self.cfg, self.spec = cfg, spec
-        self.model = ActorQ(cfg, spec, spec.action.n)
+        self.model = ActorQ(cfg, spec, nn.discrete_actions(cfg, spec).n)
         self.average = nn.Lagged(self.model)
         self.optim = nn.Adam(self.model, lr=cfg.lr(0.0), max_norm=cfg.max_norm, eps=1e-5)
 

@@ -31,8 +31,8 @@ from ganglion.config import (
     register,
 )
 from ganglion.core import (
-    Acted, Action, Algorithm, Discrete, Draws, EnvSpec, Knobs, Memory, Noise, Obs, Past, Prediction, Progress,
-    Recipe, Sample, Space, Stateful, Transition, Update,
+    Acted, Action, Algorithm, Draws, EnvSpec, Knobs, Memory, Noise, Obs, Past, Prediction, Progress,
+    Recipe, Sample, Stateful, Transition, Update,
 )  # fmt: skip
 
 
@@ -40,6 +40,7 @@ from ganglion.core import (
 class DQNConfig(AlgoConfig):
     """Deep Q-learning."""
 
+    actions = "discrete"
     lr: Rate = 2.5e-4
     gamma: float = Field(0.99, ge=0, le=1)
     n_step: int = Field(1, ge=1, le=1_000)
@@ -57,10 +58,6 @@ class DQNConfig(AlgoConfig):
     processor: ProcessorConfig = buffers.RowsConfig()
     bonus: BonusConfig | None = None  # a second reward, for what is new
 
-    @classmethod
-    def accepts(cls, space: Space) -> bool:
-        return type(space) is Discrete
-
     def build(self, spec: EnvSpec) -> Algorithm[Any, Any]:
         made = DQN(self, spec)
         return made if self.bonus is None else self.bonus.build(made, spec)
@@ -75,7 +72,6 @@ class QModel(nn.Encoded):
 
     def __init__(self, cfg: DQNConfig, spec: EnvSpec, actions: int) -> None:
         super().__init__(cfg.net, spec.obs, cfg.replay.warms)
-        nn.check_mask(spec)
         body = cfg.net.body(self.encoder.out)
         self.net = nn.Net(body, nn.QHead(body, actions, cfg.dueling))
 
@@ -91,10 +87,8 @@ class DQN(Algorithm[Sample[Transition], Sample[Transition]]):
     """Q-learning with a replay and a lagged target."""
 
     def __init__(self, cfg: DQNConfig, spec: EnvSpec) -> None:
-        if not isinstance(spec.action, Discrete):
-            raise cfg.refused(spec, "a Discrete action space")
         self.cfg, self.sync_every = cfg, cfg.target_every
-        self.model = QModel(cfg, spec, spec.action.n)
+        self.model = QModel(cfg, spec, nn.discrete_actions(cfg, spec).n)
         self.target = nn.Lagged(self.model)
         self.optim = nn.Adam(self.model, lr=cfg.lr, max_norm=cfg.max_norm)
 

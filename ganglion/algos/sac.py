@@ -10,7 +10,6 @@ from math import inf
 
 import torch
 from pydantic import Field
-from torch import Tensor
 
 from ganglion import buffers, nn, ops
 from ganglion.config import (
@@ -24,16 +23,17 @@ from ganglion.config import (
     register,
 )
 from ganglion.core import (
-    Acted, Action, Algorithm, Box, Draw, Draws, EnvSpec, Knobs, Memory, Model, Noise, Obs, Past, Prediction, Progress,
-    Recipe, Sample, Space, Stateful, Transition, Update,
+    Acted, Algorithm, Draw, Draws, EnvSpec, Knobs, Noise, Obs, Past, Prediction, Progress, Recipe, Sample, Stateful,
+    Transition, Update,
 )  # fmt: skip
-from ganglion.errors import UserError
+from ganglion.nn.actor_critics import Critics, GaussianActor, SoftActorCritics, bounded
 
 
 @register("algo", "sac")
 class SACConfig(AlgoConfig):
     """Soft actor-critic."""
 
+    actions = "bounded"
     lr: Rate = 3e-4  # of the actor and the temperature
     lr_critic: Rate = 1e-3
     gamma: float = Field(0.99, ge=0, le=1)
@@ -47,10 +47,6 @@ class SACConfig(AlgoConfig):
     limiter: LimiterConfig = buffers.RatioConfig(opt_interval=1, warmup=5_000)  # random actions until then
     processor: ProcessorConfig = buffers.RowsConfig()
 
-    @classmethod
-    def accepts(cls, space: Space) -> bool:
-        return type(space) is Box and all(abs(x) < inf for x in (*space.low, *space.high))
-
     def build(self, spec: EnvSpec) -> SAC:
         return SAC(self, spec)
 
@@ -59,65 +55,16 @@ class SACConfig(AlgoConfig):
         return Recipe(self.processor, self.replay.folded(self.n_step, self.gamma, self.net.recurrent), self.limiter)
 
 
-class SACActor(nn.Encoded):
-    """obs -> mean and log deviation of each action component, before squashing [T, B, 2 * A]."""
-
-    def __init__(self, net: nn.MLPConfig, spec: EnvSpec, components: int) -> None:
-        super().__init__(net, spec.obs)
-        body = net.body(self.encoder.out)
-        self.net = nn.Net(body, nn.LinearHead(body, 2 * components))
-
-    def action(self, obs: Obs, past: Past) -> tuple[Tensor, Memory]:
-        features, memory = self.encoder(obs, past)
-        mean, spread = self.net(features).chunk(2, -1)
-        log_std = -5 + 3.5 * (torch.tanh(spread) + 1)  # between -5 and 2, without a dead gradient at the edges
-        return torch.cat([mean, log_std], -1), memory
-
-
-class SACCritics(nn.Encoded):
-    """obs and action -> two values [2, T, B]."""
-
-    def __init__(self, net: nn.MLPConfig, spec: EnvSpec, components: int) -> None:
-        super().__init__(net, spec.obs)
-        self.nets = nn.Ensemble(net.body(self.encoder.out + components, count=2))
-
-    def value(self, obs: Obs, past: Past, action: Action | None = None) -> tuple[Tensor, Memory]:
-        features, memory = self.encoder(obs, past)
-        assert action is not None
-        return self.nets(features, action), memory
-
-
-class SACModel(Model):
-    """The actor, the critics, and the temperature's logarithm."""
-
-    def __init__(self, cfg: SACConfig, spec: EnvSpec, components: int) -> None:
-        super().__init__()
-        self.actor = SACActor(cfg.net, spec, components)
-        self.critics = SACCritics(cfg.net, spec, components)
-        start = torch.tensor(1.0 if cfg.temperature is None else cfg.temperature).log()
-        self.warmth = torch.nn.ParameterDict({"log": torch.nn.Parameter(start)})
-
-    def action(self, obs: Obs, past: Past) -> tuple[Tensor, Memory]:
-        return self.actor.action(obs, past)
-
-    def value(self, obs: Obs, past: Past, action: Action | None = None) -> tuple[Tensor, Memory]:
-        return self.critics.value(obs, past, action)
-
-
 class SAC(Algorithm[Sample[Transition], Sample[Transition]]):
     """A stochastic actor that seeks value and entropy at once."""
 
-    model: SACModel
+    model: SoftActorCritics[Critics]
 
     def __init__(self, cfg: SACConfig, spec: EnvSpec) -> None:
-        space = spec.action
-        if not isinstance(space, Box) or not cfg.accepts(space):
-            raise cfg.refused(spec, "a Box action space with finite bounds")
-        if cfg.net.recurrent:
-            raise UserError("algo.net.memory: sac has no recurrent form; accepted: none. Recurrent: dqn, impala, ppo.")
-        self.cfg, self.space = cfg, space
+        self.cfg, self.space = cfg, (space := bounded(cfg, spec, cfg.net))
         self.goal_entropy = -float(space.size) if cfg.target_entropy is None else cfg.target_entropy
-        self.model = SACModel(cfg, spec, space.size)
+        actor, critics = GaussianActor(cfg.net, spec, space), Critics(cfg.net, spec, space)
+        self.model = SoftActorCritics(actor, critics, cfg.temperature or 1.0)
         self.target = nn.Lagged(self.model.critics)
         limit = cfg.max_norm or inf
         self.actor_optim = nn.Adam(self.model.actor, lr=cfg.lr, max_norm=limit)
@@ -140,8 +87,7 @@ class SAC(Algorithm[Sample[Transition], Sample[Transition]]):
 
     def explore(self, prediction: Prediction, knobs: Knobs, noise: Noise) -> Acted:
         chosen = prediction.dist.sample(noise)
-        low, high = ops.bounds(self.space, chosen)
-        anything = low + (high - low) * noise.uniform.reshape(chosen.shape)
+        anything = ops.anywhere(self.space, noise.uniform)
         return Acted(torch.where(knobs["random"] > 0, anything, chosen), {}, prediction.memory)
 
     # ------------------------------------------------------------ learning

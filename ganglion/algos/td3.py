@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import inf
-from typing import NamedTuple
 
 import torch
 from pydantic import Field
@@ -30,16 +29,17 @@ from ganglion.config import (
     register,
 )
 from ganglion.core import (
-    Acted, Action, Algorithm, Box, Draw, Draws, EnvSpec, Knobs, Memory, Model, Noise, Obs, Past, Prediction, Progress,
-    Recipe, Sample, Space, Stateful, Transition, Update,
+    Acted, Algorithm, Draw, Draws, EnvSpec, Knobs, Noise, Obs, Past, Prediction, Progress, Recipe, Sample, Stateful,
+    Transition, Update,
 )  # fmt: skip
-from ganglion.errors import UserError
+from ganglion.nn.actor_critics import ActorCritics, Critics, DeterministicActor, bounded
 
 
 @register("algo", "td3")
 class TD3Config(AlgoConfig):
     """Twin delayed deep deterministic policy gradient."""
 
+    actions = "bounded"
     lr: Rate = 1e-3  # of the actor
     lr_critic: Rate = 1e-3
     gamma: float = Field(0.99, ge=0, le=1)
@@ -56,10 +56,6 @@ class TD3Config(AlgoConfig):
     limiter: LimiterConfig = buffers.RatioConfig(opt_interval=1, warmup=25_000)  # random actions until then
     processor: ProcessorConfig = buffers.RowsConfig()
 
-    @classmethod
-    def accepts(cls, space: Space) -> bool:
-        return type(space) is Box and all(abs(x) < inf for x in (*space.low, *space.high))
-
     def build(self, spec: EnvSpec) -> TD3:
         return TD3(self, spec)
 
@@ -68,75 +64,16 @@ class TD3Config(AlgoConfig):
         return Recipe(self.processor, self.replay.folded(self.n_step, self.gamma, self.net.recurrent), self.limiter)
 
 
-class TD3Actor(nn.Encoded):
-    """obs -> one action, within its bounds [T, B, *shape]."""
-
-    def __init__(self, net: nn.MLPConfig, spec: EnvSpec, space: Box) -> None:
-        super().__init__(net, spec.obs)
-        self.space = space
-        body = net.body(self.encoder.out)
-        self.net = nn.Net(body, nn.LinearHead(body, space.size))
-
-    def action(self, obs: Obs, past: Past) -> tuple[Tensor, Memory]:
-        features, memory = self.encoder(obs, past)
-        raw = torch.tanh(self.net(features))
-        low, high = ops.bounds(self.space, raw)
-        return torch.lerp(low, high, 0.5 * (raw.reshape(*raw.shape[:2], *self.space.shape) + 1)), memory
-
-
-class TD3Critics(nn.Encoded):
-    """obs and action -> two values [2, T, B]; `first` is the one the actor climbs [T, B]."""
-
-    def __init__(self, net: nn.MLPConfig, spec: EnvSpec, space: Box) -> None:
-        super().__init__(net, spec.obs)
-        self.nets = nn.Ensemble(net.body(self.encoder.out + space.size, count=2))
-
-    def value(self, obs: Obs, past: Past, action: Action | None = None) -> tuple[Tensor, Memory]:
-        features, memory = self.encoder(obs, past)
-        assert action is not None
-        return self.nets(features, action), memory
-
-    def first(self, obs: Obs, past: Past, action: Action) -> Tensor:
-        return self.nets.first(self.encoder(obs, past)[0], action)
-
-
-class TD3Model(Model):
-    """The actor and the critics."""
-
-    def __init__(self, cfg: TD3Config, spec: EnvSpec, space: Box) -> None:
-        super().__init__()
-        self.actor = TD3Actor(cfg.net, spec, space)
-        self.critics = TD3Critics(cfg.net, spec, space)
-
-    def action(self, obs: Obs, past: Past) -> tuple[Tensor, Memory]:
-        return self.actor.action(obs, past)
-
-    def value(self, obs: Obs, past: Past, action: Action | None = None) -> tuple[Tensor, Memory]:
-        return self.critics.value(obs, past, action)
-
-
-class Sure(NamedTuple):
-    """A distribution with all its weight on one action."""
-
-    action: Tensor
-
-    def mode(self) -> Tensor:
-        return self.action
-
-
 class TD3(Algorithm[Sample[Transition], Sample[Transition]]):
     """A deterministic actor that climbs the first of two critics; both learn from the lower of their targets."""
 
-    model: TD3Model
+    model: ActorCritics[Critics]
 
     def __init__(self, cfg: TD3Config, spec: EnvSpec) -> None:
-        space = spec.action
-        if not isinstance(space, Box) or not cfg.accepts(space):
-            raise cfg.refused(spec, "a Box action space with finite bounds")
-        if cfg.net.recurrent:
-            raise UserError("algo.net.memory: td3 has no recurrent form; accepted: none. Recurrent: dqn, impala, ppo.")
-        self.cfg, self.space, self.late_every = cfg, space, cfg.delay
-        self.model = TD3Model(cfg, spec, space)
+        self.cfg, self.late_every = cfg, cfg.delay
+        self.space = space = bounded(cfg, spec, cfg.net)
+        actor, critics = DeterministicActor(cfg.net, spec, space), Critics(cfg.net, spec, space)
+        self.model = ActorCritics(actor, critics)
         self.target = nn.Lagged(self.model)
         limit = cfg.max_norm or inf
         self.actor_optim = nn.Adam(self.model.actor, lr=cfg.lr, max_norm=limit)
@@ -153,12 +90,12 @@ class TD3(Algorithm[Sample[Transition], Sample[Transition]]):
 
     def predict(self, obs: Obs, past: Past, noise: Noise) -> Prediction:
         action, memory = self.model.action(obs, past)
-        return Prediction(Sure(action), ops.empty(action), memory)  # a state alone has no value here
+        return Prediction(ops.Sure(action), ops.empty(action), memory)  # a state alone has no value here
 
     def explore(self, prediction: Prediction, knobs: Knobs, noise: Noise) -> Acted:
         chosen = prediction.dist.mode()
         low, high = ops.bounds(self.space, chosen)
-        anything = low + (high - low) * noise.uniform.reshape(chosen.shape)
+        anything = ops.anywhere(self.space, noise.uniform, (low, high))
         shaken = ops.gaussian(chosen, noise.normal, knobs["noise"], low, high)
         return Acted(torch.where(knobs["random"] > 0, anything, shaken), {}, prediction.memory)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import (
     BaseModel,
@@ -129,16 +129,25 @@ class Part(Config):
 class AlgoConfig(Part, family="algo"):
     """Every knob of an algorithm, and what to plug around it."""
 
+    actions: ClassVar[Literal["any", "discrete", "bounded"]] = "any"  # in which action spaces it can act
+
     @classmethod
     def accepts(cls, space: Space) -> bool:
         """Whether it can act in such an action space."""
-        return True
+        from ganglion.spaces import Box, Discrete  # with torch, which is not needed to read configs
 
-    def refused(self, spec: EnvSpec, needs: str) -> UserError:
-        """That it needs another action space, and which algorithms of the package would do."""
+        if cls.actions == "discrete":
+            return isinstance(space, Discrete)
+        return cls.actions == "any" or (isinstance(space, Box) and space.bounded)
+
+    def check_actions(self, spec: EnvSpec) -> None:
+        """Refuses other action spaces, and says which algorithms of the package would do."""
+        if self.accepts(spec.action):
+            return
+        needs = {"discrete": "a Discrete action space", "bounded": "a Box action space with finite bounds"}
         able = [name for name in registry.TABLE["algo"] if registry.lookup("algo", name).accepts(spec.action)]
-        tried = f"Try {' or '.join(able)}."
-        return UserError(f"algo.kind: {self.kind} needs {needs}; {spec.name} has {spec.action}. {tried}")
+        needed, tried = needs.get(self.actions, "another action space"), f"Try {' or '.join(able)}."
+        raise UserError(f"algo.kind: {self.kind} needs {needed}; {spec.name} has {spec.action}. {tried}")
 
     def build(self, spec: EnvSpec) -> Algorithm[Any, Any]:
         raise NotImplementedError(f"{type(self).__name__} has no build")

@@ -66,6 +66,7 @@ class Traced(Compiled):
         return quick
 
 
+AS_ROWS: dict[str, Any] = {"memory_format": torch.contiguous_format}
 NARROW = 8  # columns of a product that are better its rows
 
 
@@ -79,7 +80,9 @@ def turn_products(plain: GraphModule) -> None:
             with graph.inserting_before(node):
                 flipped = [graph.call_function(turned, (x, 1, 2)) for x in (b, a)]
                 product = graph.call_function(bmm, tuple(flipped))
-                node.replace_all_uses_with(graph.call_function(turned, (product, 1, 2)))
+                back = graph.call_function(turned, (product, 1, 2))
+                # laid out as it was: what was recorded after it may be views of it
+                node.replace_all_uses_with(graph.call_function(torch.ops.aten.clone.default, (back,), AS_ROWS))
             graph.erase_node(node)
 
 

@@ -1,6 +1,6 @@
 """Networks and what trains them: encoders, perceptrons, heads, memories, lagged targets, optimisers, normalisers."""
 
-from ganglion.nn.heads import PolicyHead, QHead, ValueHead, ValueHeads, check_mask
+from ganglion.nn.heads import PolicyHead, QHead, ValueHead, ValueHeads, check_mask, discrete_actions
 from ganglion.nn.inputs import flat_size, flatten
 from ganglion.nn.layers import MLP, Body, LinearHead
 from ganglion.nn.modes import Modes
@@ -10,7 +10,8 @@ from ganglion.nn.optim import Adam, Optimiser, RMSprop
 from ganglion.nn.targets import Lagged
 
 __all__ = [
-    "MLP", "ActorCritic", "Adam", "Body", "Encoded", "Encoder", "Ensemble", "Lagged", "LinearHead", "MLPConfig",
-    "Modes", "Net", "ObsEncoder", "ObsNormaliser", "Optimiser", "PolicyHead", "QHead", "RMSprop", "RewardScale",
-    "RunningMoments", "ValueHead", "ValueHeads", "check_mask", "flat_size", "flatten",
+    "MLP", "ActorCritic", "Adam", "Body", "Encoded", "Encoder", "Ensemble", "Lagged",
+    "LinearHead", "MLPConfig", "Modes", "Net", "ObsEncoder", "ObsNormaliser", "Optimiser", "PolicyHead", "QHead",
+    "RMSprop", "RewardScale", "RunningMoments", "ValueHead", "ValueHeads", "check_mask", "discrete_actions",
+    "flat_size", "flatten",
 ]  # fmt: skip

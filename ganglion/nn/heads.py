@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from ganglion.config import AlgoConfig
 from ganglion.core import Box, Composite, Discrete, EnvSpec, MultiBinary, MultiDiscrete, Space, mask_misfit
 from ganglion.errors import UserError
 from ganglion.nn.layers import Body, Init, LinearHead, Linears
@@ -44,6 +45,14 @@ def outputs(space: Space) -> int:
 def parts(space: Space) -> list[Space]:
     """The spaces a composite one is made of, however deep, in order."""
     return [p for part in space.items.values() for p in parts(part)] if isinstance(space, Composite) else [space]
+
+
+def discrete_actions(cfg: AlgoConfig, spec: EnvSpec) -> Discrete:
+    """The action space of an algorithm of choices, its mask checked."""
+    cfg.check_actions(spec)
+    check_mask(spec)
+    assert isinstance(spec.action, Discrete)
+    return spec.action
 
 
 def check_mask(spec: EnvSpec) -> None:
@@ -94,13 +103,17 @@ class ValueHead(nn.Module):
 
 
 class ValueHeads(Linears):
-    """One value per row of each member of a body: [count, T, B, out] -> [count, T, B]."""
+    """One value per row of each member of a body: [count, T, B, out] -> [count, T, B]; several: [count, T, B, n]."""
 
-    def __init__(self, body: Body) -> None:
-        super().__init__(body.count, body.out, 1)
-        self.joins = body.dtype == torch.float32
+    def __init__(self, body: Body, outputs: int = 1) -> None:
+        super().__init__(body.count, body.out, outputs)
+        self.single, self.joins = outputs == 1, outputs == 1 and body.dtype == torch.float32
 
     def forward(self, x: Tensor) -> Tensor:
         if self.joins and not x.is_cuda and torch.compiler.is_compiling():  # a library takes seven times as long
             return (x * self.weight.transpose(1, 2)[:, None]).sum(-1) + self.bias
-        return super().forward(x.flatten(1, 2)).squeeze(-1).unflatten(1, x.shape[1:3])
+        return self.said(super().forward(x.flatten(1, 2)).unflatten(1, x.shape[1:3]))
+
+    def said(self, x: Tensor) -> Tensor:
+        """[..., outputs], without the axis of a single one."""
+        return x.squeeze(-1) if self.single else x

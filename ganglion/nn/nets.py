@@ -155,17 +155,18 @@ class Net(nn.Module):
 
 
 class Ensemble(nn.Module):
-    """One value of rows and actions by each member of a body: [T, B, inputs] -> [count, T, B]; computed as a Net is."""
+    """A value of rows and actions by each member of a body: [T, B, inputs] -> [count, T, B], or with several `outputs`
+    [count, T, B, outputs]; computed as a Net is."""
 
-    def __init__(self, body: Body) -> None:
+    def __init__(self, body: Body, outputs: int = 1) -> None:
         super().__init__()
-        self.body, self.head = body, ValueHeads(body)
+        self.body, self.head = body, ValueHeads(body, outputs)
 
     def forward(self, x: Tensor, action: Tensor) -> Tensor:
         body, head = self.body, self.head
         if untouched(body, MLP) and untouched(head, ValueHeads) and body.fuses(x):
-            layers = *body.weights(), head.weight.transpose(1, 2), head.bias
-            return cpu_mlp.mlp(x, action, *layers, activation=body.kind).squeeze(-1).unflatten(1, x.shape[:2])
+            layers = *body.weights(), head.weight.transpose(1, 2).contiguous(), head.bias
+            return head.said(cpu_mlp.mlp(x, action, *layers, activation=body.kind).unflatten(1, x.shape[:2]))
         said: Tensor = head(body(cpu_mlp.joined(x, action)))
         return said
 
@@ -175,9 +176,9 @@ class Ensemble(nn.Module):
         if not (untouched(body, MLP) and untouched(head, ValueHeads) and body.usual()):
             return self(x, action)[0]
         if body.fuses(x):
-            layers = (p[:1] for p in (*body.weights(), head.weight.transpose(1, 2), head.bias))
-            return cpu_mlp.mlp(x, action, *layers, activation=body.kind)[0].squeeze(-1).unflatten(0, x.shape[:2])
-        return head.first(body.first(cpu_mlp.joined(x, action))).squeeze(-1)
+            layers = (p[:1] for p in (*body.weights(), head.weight.transpose(1, 2).contiguous(), head.bias))
+            return head.said(cpu_mlp.mlp(x, action, *layers, activation=body.kind)[0].unflatten(0, x.shape[:2]))
+        return head.said(head.first(body.first(cpu_mlp.joined(x, action))))
 
 
 class ActorCritic(Encoded):

@@ -59,11 +59,15 @@ class RewardScale(nn.Module):
     @torch.no_grad()
     def observe(self, rows: Row) -> None:
         """Runs along rows [T, B]; the running return starts anew where an episode starts."""
+        self.moments.observe(self.totals(rows)[..., None], rows.valid)
+
+    def totals(self, rows: Row) -> Tensor:
+        """The running return after each row, [T, B]."""
         totals = []
         for t in range(rows.reward.shape[0]):
             self.total.copy_(torch.where(rows.start[t], 0.0, self.total * self.gamma) + rows.reward[t])
             totals.append(self.total.clone())
-        self.moments.observe(torch.stack(totals)[..., None], rows.valid)
+        return torch.stack(totals)
 
     def state(self) -> State:
         return State(dict(self.state_dict()))

@@ -96,15 +96,17 @@ class Adam(Optimiser):
     """Adam (Kingma and Ba 2015)."""
 
     def __init__(
-        self, *modules: nn.Module, lr: float, max_norm: float = inf, eps: float = 1e-8, allow_unused: bool = False
-    ) -> None:
+        self, *modules: nn.Module, lr: float, max_norm: float = inf, eps: float = 1e-8, beta1: float = 0.9,
+        allow_unused: bool = False,
+    ) -> None:  # fmt: skip
         super().__init__(*modules, lr=lr, max_norm=max_norm, allow_unused=allow_unused)
-        self.eps, self.mean, self.square = eps, self.zeros(), self.zeros()
+        self.eps, self.beta1, self.mean, self.square = eps, beta1, self.zeros(), self.zeros()
 
     def kept(self) -> dict[str, list[Tensor]]:
         return {"mean": self.mean, "square": self.square}
 
-    def apply(self, grads: list[Tensor], lr: float | Tensor, beta1: float = 0.9, beta2: float = 0.999) -> None:
+    def apply(self, grads: list[Tensor], lr: float | Tensor, beta2: float = 0.999) -> None:
+        beta1 = self.beta1
         torch._foreach_lerp_(self.mean, grads, 1 - beta1)
         if torch.compiler.is_compiling():  # costs a SAC update 1 %; after some hundred of them it saves 3 %
             for mean in self.mean:

@@ -218,9 +218,10 @@ class JointAdam(Joint):
 
     def __init__(self, optims: Sequence[Any], params: Sequence[Tensor]) -> None:
         super().__init__(optims, params)
-        self.eps = self.column([o.eps for o in optims])
+        self.eps, self.beta1 = self.column([o.eps for o in optims]), optims[0].beta1
 
-    def change(self, grad: Tensor, lr: Tensor, beta1: float = 0.9, beta2: float = 0.999) -> Tensor:
+    def change(self, grad: Tensor, lr: Tensor, beta2: float = 0.999) -> Tensor:
+        beta1 = self.beta1
         mean, square, count = self.kept["mean"], self.kept["square"], self.count[:, None]
         mean.lerp_(grad, 1 - beta1)
         square.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)

@@ -8,11 +8,11 @@ docs/ops.md lists every function with its formula, shapes and paper.
 
 # ruff: noqa: I001
 # fmt: off
-from ganglion.ops.actions import bounds, decisions, dist, dist_draws, dist_size
+from ganglion.ops.actions import anywhere, bounds, decisions, dist, dist_draws, dist_size
 from ganglion.ops.adder import Adder, Transitions
 from ganglion.ops.losses import hamming, levenshtein
 from ganglion.ops.distributions import (
-    Bernoulli, BranchGreedy, Categorical, Dist, Greedy, MultiCategorical, Normal, Product, TanhNormal, add_draws,
+    Bernoulli, BranchGreedy, Categorical, Dist, Greedy, MultiCategorical, Normal, Product, Sure, TanhNormal, add_draws,
     inverse_cdf, uniform_legal,
 )
 from ganglion.ops.exploration import (
@@ -51,8 +51,9 @@ from ganglion.ops.trees import (
 
 __all__ = [
     "Adder", "Bernoulli", "BranchGreedy", "Categorical", "Dist", "Grads", "Greedy", "Moments", "MultiCategorical",
-    "NStep", "Normal", "Product", "TanhNormal", "Transitions", "Tree", "VTrace", "above", "acer_policy", "acer_weights",
-    "adapt_sigma", "add_draws", "alike", "at", "atoms", "best", "blocked", "bounds", "branching_td",
+    "NStep", "Normal", "Product", "Sure", "TanhNormal", "Transitions", "Tree", "VTrace", "above", "acer_policy",
+    "acer_weights", "adapt_sigma", "add_draws", "alike", "anywhere", "at", "atoms", "best", "blocked", "bounds",
+    "branching_td",
     "categorical_td", "clip_momentum", "clip_momentum_norm", "clip_norm", "clip_value", "clipped_surrogate",
     "coloured", "concat", "counterfactual", "decisions", "detach", "discounted_sum", "dist", "dist_draws", "dist_size",
     "empty",     "epsilon_distance", "epsilon_ladder", "expected_value", "factorised", "first", "flatten_names", "fold",

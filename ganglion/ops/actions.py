@@ -57,6 +57,13 @@ def bounds(space: Box, like: Tensor) -> tuple[Tensor, Tensor]:
     return fill(space.low), fill(space.high)
 
 
+def anywhere(space: Box, uniform: Tensor, edges: tuple[Tensor, Tensor] | None = None) -> Tensor:
+    """Actions anywhere within the bounds of a box: uniform numbers [..., size] -> [..., *shape]. `edges`: its `bounds`,
+    where they are at hand."""
+    low, high = bounds(space, uniform) if edges is None else edges
+    return low + (high - low) * uniform.reshape(*uniform.shape[:-1], *space.shape)
+
+
 def dist(raw: Tensor, space: Space, legal: Any = None, squash: bool = False) -> Any:
     """The distribution over `space` that raw head outputs [..., dist_size(space)] stand for.
 

@@ -257,6 +257,15 @@ class TanhNormal(NamedTuple):
         return self.inner().kl(other.inner())
 
 
+class Sure(NamedTuple):
+    """All weight on one action: what a deterministic actor says."""
+
+    action: Tensor
+
+    def mode(self) -> Tensor:
+        return self.action
+
+
 class Greedy(NamedTuple):
     """Values of actions, acted on greedily, by epsilon or by Boltzmann."""
 

@@ -50,7 +50,10 @@ def refused(argv: list[str], capsys: Captured) -> str:
         (["play", "nowhere", "more"], "unexpected 'more'"),
         (["list", "algo"], "cannot list 'algo'. Accepted: algos, envs,"),
         (["show", "--import", "no.such.module", "x"], "--import no.such.module failed: ModuleNotFoundError"),
-        (["show", "env.id=" + "x" * 5_000], "algo is required. Accepted: dqn, impala, ppo, sac, td3"),
+        (
+            ["show", "env.id=" + "x" * 5_000],
+            "algo is required. Accepted: crossq, d4pg, ddpg, discrete_sac, dqn, flashsac, impala, ppo,",
+        ),
         (["show", "x" * 5_000], "File name too long"),
     ],
 )

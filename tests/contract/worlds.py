@@ -36,6 +36,7 @@ MASKED = Composite({"obs": Box((3,)), "action_mask": MultiBinary(3)})
 MIXED = Composite(
     {"pixels": Box((1, 36, 36), torch.uint8), "speed": Box((2,)), "gear": Discrete(3), "lamps": MultiBinary(2)}
 )
+PARTS = Composite({"speed": Box((2,)), "gear": Discrete(3), "lamps": MultiBinary(2)})
 GRID = Composite({"cells": Box((10, 10, 4), torch.uint8, (0.0,), (1.0,)), "action_mask": MultiBinary(3)})
 HYBRID = Composite({"steer": ARM, "gear": THREE, "lamps": MultiBinary(2), "keys": MultiDiscrete((2, 3))})
 SMALL_REPLAY = {"capacity": 600, "batch": 16}
@@ -46,6 +47,7 @@ TRPO = ROLLOUT | {"horizon": 4, "value_steps": 1, "iterations": 2, "halvings": 2
 ACER = {"horizon": 5, "replay": SMALL_REPLAY, "limiter": {"warmup": 80, "opt_interval": 12}, "net": {"hidden": [16]}}
 IMPALA = {"horizon": 8, "net": {"hidden": [16, 16]}}
 SAC = {"replay": SMALL_REPLAY, "limiter": {"warmup": 50, "opt_interval": 6}, "net": {"hidden": [16]}}
+FLASH = SAC | {"net_critic": {"hidden": [16, 16]}}
 
 
 RND = {"kind": "rnd", "features": 8, "net": {"hidden": [16]}}
@@ -112,6 +114,28 @@ CASES = [
     Case("ppo-wide", "ppo", TWO, settings=over(PPO, horizon=24, net={"hidden": [64, 72]})),
     Case("ppo-bfloat16", "ppo", HYBRID, MIXED, over(PPO, net={"precision": "bfloat16", "memory": "gru"})),
     Case("td3-bfloat16", "td3", ARM, MIXED, over(SAC, net={"precision": "bfloat16", "normalise": True})),
+    Case("ddpg", "ddpg", ARM, settings=SAC),
+    Case("ddpg-all", "ddpg", ARM, MIXED, over(SAC, n_step=3, max_norm=5.0, hold=1.0,
+         replay={"kind": "prioritised"}, net={"normalise": True})),
+    Case("tqc", "tqc", ARM, settings=over(SAC, critics=3, quantiles=5)),
+    Case("tqc-all", "tqc", ARM, MIXED, over(SAC, quantiles=4, drop=1, n_step=3, max_norm=5.0, hold=3.0, temperature=0.2,
+         replay={"kind": "prioritised"}, net={"normalise": True})),
+    Case("tqc-wide", "tqc", ARM, settings=over(SAC, replay={"batch": 64}, net={"hidden": [128, 136]})),
+    Case("flashsac", "flashsac", ARM, settings=FLASH),
+    Case("flashsac-all", "flashsac", ARM, PARTS, over(FLASH, n_step=3, delay=3, hold=1.0, atoms=21,
+         replay={"kind": "prioritised", "sequence": 3}, net={"normalise": True}, net_critic={"normalise": True})),
+    Case("crossq", "crossq", ARM, settings=FLASH),
+    Case("crossq-all", "crossq", ARM, PARTS, over(FLASH, n_step=3, delay=2, hold=2.0, max_norm=5.0, temperature=0.2,
+         renorm_after=3, replay={"kind": "prioritised", "sequence": 3}, net={"normalise": True})),
+    Case("redq", "redq", ARM, settings=over(SAC, critics=4, delay=2)),
+    Case("redq-all", "redq", ARM, MIXED, over(SAC, critics=2, delay=3, n_step=3, dropout=0.1, layer_norm=True, hold=2.0,
+         temperature=0.2, max_norm=5.0, replay={"kind": "prioritised"}, net={"normalise": True})),
+    Case("d4pg", "d4pg", ARM, settings=over(SAC, low=-5.0, high=5.0)),
+    Case("d4pg-all", "d4pg", ARM, MIXED, over(SAC, low=-5.0, high=5.0, max_norm=5.0, hold=2.0, atoms=21,
+         replay={"kind": "prioritised"}, net={"normalise": True})),
+    Case("discrete_sac", "discrete_sac", TWO, settings=SAC),
+    Case("discrete_sac-all", "discrete_sac", THREE, MASKED, over(SAC, n_step=3, max_norm=5.0, temperature=0.2,
+         replay={"kind": "prioritised"}, net={"normalise": True})),
 ]  # fmt: skip
 
 

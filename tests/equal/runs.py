@@ -68,6 +68,34 @@ SORTS: dict[str, dict[str, Any]] = {
         "algo": {"kind": "td3", "delay": 3, "replay": REPLAY, "net": {"hidden": [16]},
                  "limiter": {"warmup": 150, "opt_interval": 2}},
         "env": {"kind": "gym", "id": "Pendulum-v1", "slots": 2}},
+    "ddpg": {
+        "algo": {"kind": "ddpg", "hold": 3, "replay": REPLAY, "net": {"hidden": [16]},
+                 "limiter": {"warmup": 150, "opt_interval": 2}},
+        "env": {"kind": "gym", "id": "Pendulum-v1", "slots": 2}},
+    "flashsac": {
+        "algo": {"kind": "flashsac", "replay": REPLAY, "net": {"hidden": [16]}, "net_critic": {"hidden": [16]},
+                 "limiter": {"warmup": 150, "opt_interval": 2}},
+        "env": {"kind": "gym", "id": "Pendulum-v1", "slots": 2}},
+    "tqc": {
+        "algo": {"kind": "tqc", "critics": 3, "replay": REPLAY, "net": {"hidden": [16]},
+                 "limiter": {"warmup": 150, "opt_interval": 2}},
+        "env": {"kind": "gym", "id": "Pendulum-v1", "slots": 2}},
+    "crossq": {
+        "algo": {"kind": "crossq", "net_critic": {"hidden": [16]}, "renorm_after": 50, "replay": REPLAY,
+                 "net": {"hidden": [16]}, "limiter": {"warmup": 150, "opt_interval": 2}},
+        "env": {"kind": "gym", "id": "Pendulum-v1", "slots": 2}},
+    "redq": {
+        "algo": {"kind": "redq", "critics": 3, "delay": 2, "dropout": 0.1, "layer_norm": True, "replay": REPLAY,
+                 "net": {"hidden": [16]}, "limiter": {"warmup": 150, "opt_interval": 2}},
+        "env": {"kind": "gym", "id": "Pendulum-v1", "slots": 2}},
+    "d4pg": {
+        "algo": {"kind": "d4pg", "low": -50.0, "high": 0.0, "replay": REPLAY,
+                 "net": {"hidden": [16]}, "limiter": {"warmup": 150, "opt_interval": 2}},
+        "env": {"kind": "gym", "id": "Pendulum-v1", "slots": 2}},
+    "discrete_sac": {
+        "algo": {"kind": "discrete_sac", "replay": REPLAY, "net": {"hidden": [16]},
+                 "limiter": {"warmup": 150, "opt_interval": 2}},
+        "env": {"kind": "gym", "id": "CartPole-v1", "slots": 2}},
 }  # fmt: skip
 
 

@@ -31,7 +31,16 @@ ACER |= {"limiter": {"opt_interval": 16, "warmup": 200}}
 SAC = {"kind": "sac", "lr": 3e-3, "lr_critic": 3e-3, "net": {"hidden": [32]}, "replay": REPLAY, "limiter": LIMITER}
 
 TD3 = {"kind": "td3", "lr": 3e-3, "lr_critic": 3e-3, "net": {"hidden": [32]}, "replay": REPLAY, "limiter": LIMITER}
-REAL = ("sac", "td3")  # those whose actions are real numbers
+DDPG = TD3 | {"kind": "ddpg"}
+TQC = SAC | {"kind": "tqc", "critics": 2, "quantiles": 5, "drop": 1}
+FLASHSAC = {"kind": "flashsac", "lr": 3e-3, "net": {"hidden": [16]}, "net_critic": {"hidden": [32]}}
+FLASHSAC |= {"replay": REPLAY, "limiter": LIMITER}
+CROSSQ = SAC | {"kind": "crossq", "net_critic": {"hidden": [32]}, "momentum": 0.05}
+REDQ = SAC | {"kind": "redq", "critics": 4, "delay": 2}
+DROQ = REDQ | {"critics": 2, "dropout": 0.01, "layer_norm": True}
+D4PG = TD3 | {"kind": "d4pg", "low": -8.0, "high": 8.0, "n_step": 2}
+DISCRETE_SAC = SAC | {"kind": "discrete_sac", "entropy": 0.2}
+REAL = ("sac", "td3", "ddpg", "tqc", "flashsac", "crossq", "redq", "d4pg")  # those whose actions are real numbers
 
 
 def over(settings: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -43,6 +52,10 @@ PROBES += [over(A2C, gamma=0.8, horizon=5, lr=1e-2), over(REINFORCE, gamma=0.8, 
 PROBES += [over(TRPO, gamma=0.8)]
 PROBES += [over(ACER, gamma=0.8, lr=1e-2)]
 PROBES += [over(TD3, gamma=0.8, tau=0.1), over(IMPALA, gamma=0.8, epochs=12)]
+PROBES += [over(DDPG, gamma=0.8, tau=0.1), over(TQC, gamma=0.8, temperature=1e-6, tau=0.1, drop=0)]
+PROBES += [over(FLASHSAC, gamma=0.8, tau=0.1, temperature=1e-6)]
+PROBES += [over(CROSSQ, gamma=0.8, temperature=1e-6), over(REDQ, gamma=0.8, temperature=1e-6, tau=0.1)]
+PROBES += [over(D4PG, gamma=0.8, tau=0.1)]
 
 
 def trained(algo: dict[str, Any], env: dict[str, Any], steps: int, seed: int) -> Trainer:
@@ -59,8 +72,9 @@ def score(trainer: Trainer) -> float:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("algo", [PPO, DQN, over(IMPALA, epochs=2), A2C, REINFORCE, ACER, TRPO],
-                         ids=["ppo", "dqn", "impala", "a2c", "reinforce", "acer", "trpo"])  # fmt: skip
+@pytest.mark.parametrize(
+    "algo", [PPO, DQN, over(IMPALA, epochs=2), A2C, REINFORCE, ACER, TRPO, over(DISCRETE_SAC, gamma=0.5)],
+    ids=lambda algo: algo["kind"])  # fmt: skip
 def test_identity_says_what_it_sees(algo, seed):
     trainer = trained(algo, {"id": "identity", "size": 4}, 4_000, seed)
     length = trainer.run_evaluate()[1]["eval/length_mean"]
@@ -87,8 +101,8 @@ def test_impala_learns_from_what_another_did(seed):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("algo", [SAC, over(TD3, n_step=2), over(TD3, replay={"kind": "prioritised"})],
-                         ids=["sac", "td3", "td3-prioritised"])  # fmt: skip
+@pytest.mark.parametrize("algo", [SAC, over(TD3, n_step=2), over(TD3, replay={"kind": "prioritised"}), DDPG, TQC,
+                                  FLASHSAC, CROSSQ, REDQ, DROQ, D4PG], ids=lambda algo: algo["kind"])  # fmt: skip
 def test_identity_with_a_real_action(algo, seed):
     one = score(trained(over(algo, gamma=0.5), {"id": "identity", "continuous": True}, 500, seed))
     two = score(trained(over(algo, gamma=0.5), {"id": "identity", "continuous": True}, 6_000, seed))
@@ -166,6 +180,7 @@ def test_a_time_limit_is_no_ending(algo):
         if algo["kind"] in REAL:
             acted = agent.predict(step.obs, past).action
             value = agent.algo.model.value(obs, Past((), past.start), acted[None])[0]
+            value = value / agent.algo.scale(torch.ones(())) if algo["kind"] == "flashsac" else value
         else:
             value = agent.algo.predict(obs, past, agent.algo.neutral(past.start)).value
     assert value.mean().item() == pytest.approx(5.0, abs=0.4)

@@ -19,7 +19,7 @@ few = settings(max_examples=10)
 # Names that are no functions: types, and tuples of results whose fields the functions' own entries compare.
 TYPES = {"Dist", "Grads", "Tree", "Transitions", "NStep", "VTrace"}
 METHODS = {"Adder", "Bernoulli", "BranchGreedy", "Categorical", "Greedy", "Moments", "MultiCategorical", "Normal"}
-METHODS |= {"Product", "TanhNormal"}
+METHODS |= {"Product", "Sure", "TanhNormal"}
 
 # What no compiler or graph can hold, by nature.
 LISTS = {name: "works on Python lists of one slot's transitions" for name in TABLE if name.startswith("Adder.")}

@@ -202,11 +202,23 @@ CONTINUOUS = ["algo.net.hidden=[16, 16]", "algo.limiter={opt_interval: 4, warmup
               "algo.replay={capacity: 400, batch: 32}", PENDULUM]  # fmt: skip
 
 
-@pytest.mark.parametrize("algo", ["sac", "td3"])
+@pytest.mark.parametrize("algo", ["sac", "td3", "ddpg", "tqc"])
 def test_continuous_control(tmp_path: Path, algo: str) -> None:
     """Random numbers in updates, three optimisers, parts that learn more rarely, targets that follow slowly."""
     words = [f"algo={algo}", *CONTINUOUS, "eval=never"]  # whose scores would tell the last bits apart
     check(tmp_path, words, [[f"run.seed={k}"] for k in range(4)])
+
+
+@pytest.mark.parametrize("algo", ["flashsac", "redq", "d4pg"])
+def test_continuous_control_for_few_updates(tmp_path: Path, algo: str) -> None:
+    """Statistics that move in updates, numbers of a whole update. Some gradients are 0 up to rounding (a shift before a
+    batch norm), and Adam makes a step of any: many updates would tell last bits apart. CrossQ: test_vmapped."""
+    check(tmp_path, [f"algo={algo}", *CONTINUOUS, "eval=never", "train.budget=130 steps"], TWO)
+
+
+def test_discrete_sac(tmp_path: Path) -> None:
+    words = ["algo=discrete_sac", *CONTINUOUS[:-1], TENSORS, "eval=never"]
+    check(tmp_path, words, TWO)
 
 
 def test_ppo_with_a_long_memory(tmp_path: Path) -> None:

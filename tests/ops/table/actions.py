@@ -207,6 +207,15 @@ def head(w: World) -> tuple[Any, ...]:
     return w.normal(size(s), scale=9.0), s, {"one": w.legal()} if w.flag else None, w.live > 0
 
 
+def inside(box: Any, uniform: Array) -> Array:
+    """Each number on the way from its low to its high."""
+    low, high = (np.asarray(edge).reshape(-1) for edge in edges(box))
+    out = np.zeros(uniform.shape)
+    for i in np.ndindex(uniform.shape):
+        out[i] = low[i[-1]] + (high[i[-1]] - low[i[-1]]) * uniform[i]
+    return out.reshape(*uniform.shape[:-1], *box.shape)
+
+
 TABLE = {
     "Normal.draws": Entry(normal, lambda m, s, d: Draw(0, prod(m.shape[2:])), lambda *x: ops.Normal(*x).draws, ()),
     "Normal.sample": Entry(
@@ -307,5 +316,11 @@ TABLE = {
     "dist_draws": Entry(lambda w: (space(w),), draws, ops.dist_draws, ()),
     "bounds": Entry(
         lambda w: (space(w).items["more"].items["box"], w.normal()), lambda s, like: edges(s), ops.bounds, ()
+    ),
+    "anywhere": Entry(
+        lambda w: (space(w).items["more"].items["box"], w.uniform(space(w).items["more"].items["box"].size)),
+        inside,
+        ops.anywhere,
+        (1,),
     ),
 }

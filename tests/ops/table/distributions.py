@@ -278,6 +278,7 @@ TABLE = {
         (0, 1),
     ),
     "Greedy.draws": Entry(one, lambda q, m: Draw(2, 0), lambda q, m: ops.Greedy(q, m).draws, ()),
+    "Sure.mode": Entry(lambda w: (w.normal(w.n),), lambda a: a, lambda a: ops.Sure(a).mode(), (0,)),
     "Greedy.mode": Entry(one, best, lambda q, m: ops.Greedy(q, m).mode(), ()),
     "Greedy.sample": Entry(sampled, lambda q, m, u: best(q, m), lambda q, m, u: ops.Greedy(q, m).sample(noise(u)), ()),
     "Greedy.epsilon": Entry(coin_args, coin, lambda q, m, eps, u: ops.Greedy(q, m).epsilon(eps, noise(u)), ()),

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from ganglion.core import Rollout
-from tests.contract.test_algorithms import learnable
-from tests.contract.worlds import ACER, IMPALA, PPO, RND, ROLLOUT, THREE, TWO, Case, over
+from tests.contract.worlds import ACER, IMPALA, PPO, RND, ROLLOUT, THREE, TWO, Bench, Case, over
 
 HUGE = {"max_norm": 1e9}  # no gradient is clipped
 
@@ -20,7 +19,8 @@ class Learned:
     """One update: what it said, and the gradient each optimiser was given."""
 
     def __init__(self, case: Case) -> None:
-        self.bench, self.mini, self.noise, at = learnable(case)
+        self.bench = Bench(case)
+        self.mini, self.noise, at = self.bench.learnable()
         self.knobs = self.bench.agent.knobs(at)
         self.grads: list[Tensor] = []
         self.algo: Any = self.bench.algo

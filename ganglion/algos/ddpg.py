@@ -1,0 +1,116 @@
+"""Deep deterministic policy gradient (Lillicrap et al. 2016): an actor that climbs its critic, both behind targets.
+
+All tensors are [T, B, ...]. Exploration lasts: a slot keeps its noise for `hold` steps on average, which gives it the
+autocorrelation of an Ornstein-Uhlenbeck process with theta = 1 / hold, and leaves nothing to remember in the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import inf
+
+import torch
+from pydantic import Field
+
+from ganglion import buffers, nn, ops
+from ganglion.config import (
+    AlgoConfig,
+    Amount,
+    BufferConfig,
+    LimiterConfig,
+    Positive,
+    ProcessorConfig,
+    Rate,
+    constant,
+    register,
+)
+from ganglion.core import (
+    Acted, Algorithm, Draw, Draws, EnvSpec, Knobs, Noise, Obs, Past, Prediction, Progress, Recipe, Sample, Stateful,
+    Transition, Update,
+)  # fmt: skip
+from ganglion.nn.actor_critics import ActorCritics, Critics, DeterministicActor, bounded
+
+
+@register("algo", "ddpg")
+class DDPGConfig(AlgoConfig):
+    """Deep deterministic policy gradient."""
+
+    actions = "bounded"
+    lr: Rate = 1e-3  # of the actor
+    lr_critic: Rate = 1e-3
+    gamma: float = Field(0.99, ge=0, le=1)
+    n_step: int = Field(1, ge=1, le=1_000)
+    tau: Positive = Field(0.005, le=1)  # how fast the targets follow
+    noise: Amount = constant(0.2)  # deviation of training actions, in units of half the range
+    hold: Positive = Field(7.0, ge=1)  # steps for which a slot keeps its noise, on average; 1: white noise
+    max_norm: Positive | None = None  # of gradients; None: no limit
+    net: nn.MLPConfig = nn.MLPConfig(hidden=(256, 256))
+    replay: BufferConfig = buffers.ReplayConfig(capacity=1_000_000, batch=256)
+    limiter: LimiterConfig = buffers.RatioConfig(opt_interval=1, warmup=5_000)  # random actions until then
+    processor: ProcessorConfig = buffers.RowsConfig()
+
+    def build(self, spec: EnvSpec) -> DDPG:
+        return DDPG(self, spec)
+
+    def recipe(self, spec: EnvSpec) -> Recipe:
+        """What to plug around the algorithm: read here, built by runtime.build."""
+        return Recipe(self.processor, self.replay.folded(self.n_step, self.gamma, self.net.recurrent), self.limiter)
+
+
+class DDPG(Algorithm[Sample[Transition], Sample[Transition]]):
+    """A deterministic actor that climbs one critic."""
+
+    model: ActorCritics[Critics]
+
+    def __init__(self, cfg: DDPGConfig, spec: EnvSpec) -> None:
+        self.cfg, self.space = cfg, (space := bounded(cfg, spec, cfg.net))
+        actor, critic = DeterministicActor(cfg.net, spec, space), Critics(cfg.net, spec, space, count=1)
+        self.model = ActorCritics(actor, critic)
+        self.target = nn.Lagged(self.model)
+        limit = cfg.max_norm or inf
+        self.actor_optim = nn.Adam(actor, lr=cfg.lr, max_norm=limit)
+        self.critic_optim = nn.Adam(critic, lr=cfg.lr_critic, max_norm=limit)
+
+    # ------------------------------------------------------------ acting
+
+    def knobs(self, at: Progress) -> Mapping[str, float]:
+        return {"random": float(at.env_steps < self.cfg.limiter.begins), "noise": self.cfg.noise(at.fraction)}
+
+    def draws(self) -> Draws:
+        n = self.space.size
+        return Draws(explore=Draw(uniform=n, normal=n), hold=self.cfg.hold)
+
+    def predict(self, obs: Obs, past: Past, noise: Noise) -> Prediction:
+        action, memory = self.model.action(obs, past)
+        return Prediction(ops.Sure(action), ops.empty(action), memory)  # a state alone has no value here
+
+    def explore(self, prediction: Prediction, knobs: Knobs, noise: Noise) -> Acted:
+        chosen = prediction.dist.mode()
+        low, high = ops.bounds(self.space, chosen)
+        shaken = ops.gaussian(chosen, noise.normal, knobs["noise"], low, high)
+        anything = ops.anywhere(self.space, noise.uniform, (low, high))
+        return Acted(torch.where(knobs["random"] > 0, anything, shaken), {}, prediction.memory)
+
+    # ------------------------------------------------------------ learning
+
+    def learn(self, mini: Sample[Transition], knobs: Knobs, noise: Noise) -> Update:
+        t, w = mini.data, mini.weight
+        with torch.no_grad():
+            action = self.target.action(t.next_obs, t.next_past)[0]
+            after = self.target.value(t.next_obs, t.next_past, action)[0][0]
+            goal = t.reward + t.discount * ops.at(after, t.ahead)
+        q = self.model.value(t.obs, t.past, t.action)[0][0]
+        error = q - goal  # [T, B]
+        critic = ops.weighted_mean(error.square(), w)
+        norm = self.critic_optim.step(critic)
+
+        action = self.model.action(t.obs, t.past)[0]
+        actor = -ops.weighted_mean(self.model.value(t.obs, t.past, action)[0][0], w)
+        self.actor_optim.step(actor)
+        self.target.follow(self.model, self.cfg.tau)
+        metrics = {"critic": critic, "actor": actor, "q": ops.weighted_mean(q, w), "grad_norm": norm}
+        return Update({k: v.detach() for k, v in metrics.items()}, ops.sequence_priority(error, w))
+
+    def parts(self) -> Mapping[str, Stateful]:
+        optims = {"actor_optim": self.actor_optim, "critic_optim": self.critic_optim}
+        return {"model": self.model, "target": self.target, **optims}

@@ -1,0 +1,111 @@
+"""Networks of continuous control: actors of bounded actions, critics of observation and action, the two together."""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from ganglion import ops
+from ganglion.config import AlgoConfig
+from ganglion.core import Action, Box, EnvSpec, Memory, Model, Obs, Past, Transition
+from ganglion.errors import UserError
+from ganglion.nn.layers import LinearHead
+from ganglion.nn.nets import Encoded, Ensemble, MLPConfig, Net
+
+
+def bounded(cfg: AlgoConfig, spec: EnvSpec, *nets: MLPConfig) -> Box:
+    """The action space of an algorithm without a recurrent form that squashes its actions onto bounds."""
+    cfg.check_actions(spec)
+    assert isinstance(spec.action, Box)
+    for net in nets:
+        feed_forward(cfg.kind, net)
+    return spec.action
+
+
+def feed_forward(kind: str, net: MLPConfig) -> None:
+    """Refuses a memory, for an algorithm without a recurrent form."""
+    if net.recurrent:
+        raise UserError(f"algo.net.memory: {kind} has no recurrent form; accepted: none. Recurrent: dqn, ppo.")
+
+
+def squashed(mean: Tensor, spread: Tensor, least: float = -5.0, most: float = 2.0) -> Tensor:
+    """Raw outputs of `ops.dist`: the logarithm of the deviation between two limits, without a dead gradient there."""
+    return torch.cat([mean, least + 0.5 * (most - least) * (torch.tanh(spread) + 1)], -1)
+
+
+class GaussianActor(Encoded):
+    """obs -> mean and log deviation of each action component, before squashing [T, B, 2 * A]."""
+
+    def __init__(self, net: MLPConfig, spec: EnvSpec, space: Box) -> None:
+        super().__init__(net, spec.obs)
+        body = net.body(self.encoder.out)
+        self.net = Net(body, LinearHead(body, 2 * space.size))
+
+    def action(self, obs: Obs, past: Past) -> tuple[Tensor, Memory]:
+        features, memory = self.encoder(obs, past)
+        return squashed(*self.net(features).chunk(2, -1)), memory
+
+
+class DeterministicActor(Encoded):
+    """obs -> one action, within its bounds [T, B, *shape]."""
+
+    def __init__(self, net: MLPConfig, spec: EnvSpec, space: Box) -> None:
+        super().__init__(net, spec.obs)
+        self.space = space
+        body = net.body(self.encoder.out)
+        self.net = Net(body, LinearHead(body, space.size))
+
+    def action(self, obs: Obs, past: Past) -> tuple[Tensor, Memory]:
+        features, memory = self.encoder(obs, past)
+        raw = torch.tanh(self.net(features))
+        low, high = ops.bounds(self.space, raw)
+        return torch.lerp(low, high, 0.5 * (raw.reshape(*raw.shape[:2], *self.space.shape) + 1)), memory
+
+
+class Critics(Encoded):
+    """obs and action -> values [count, T, B], or what `outputs` numbers say of them [count, T, B, outputs]."""
+
+    def __init__(self, net: MLPConfig, spec: EnvSpec, space: Box, count: int = 2, outputs: int = 1) -> None:
+        super().__init__(net, spec.obs)
+        self.nets = Ensemble(net.body(self.encoder.out + space.size, count=count), outputs)
+
+    def value(self, obs: Obs, past: Past, action: Action | None = None) -> tuple[Tensor, Memory]:
+        features, memory = self.encoder(obs, past)
+        assert action is not None
+        return self.nets(features, action), memory
+
+    def first(self, obs: Obs, past: Past, action: Action) -> Tensor:
+        """What the first critic says, [T, B]."""
+        return self.nets.first(self.encoder(obs, past)[0], action)
+
+
+Judges = TypeVar("Judges", bound=Model)
+
+
+class ActorCritics(Model, Generic[Judges]):
+    """An actor and the critics that judge it."""
+
+    def __init__(self, actor: Model, critics: Judges) -> None:
+        super().__init__()
+        self.actor, self.critics = actor, critics
+
+    def action(self, obs: Obs, past: Past) -> tuple[Tensor, Memory]:
+        return self.actor.action(obs, past)
+
+    def value(self, obs: Obs, past: Past, action: Action | None = None) -> tuple[Tensor, Memory]:
+        return self.critics.value(obs, past, action)
+
+
+class SoftActorCritics(ActorCritics[Judges]):
+    """The same, with the logarithm of a temperature."""
+
+    def __init__(self, actor: Model, critics: Judges, temperature: float = 1.0) -> None:
+        super().__init__(actor, critics)
+        self.warmth = nn.ParameterDict({"log": nn.Parameter(torch.tensor(temperature).log())})
+
+
+def together(t: Transition) -> tuple[Obs, Past]:
+    """This row and the next beside each other, [T, 2 B, ...]."""
+    return ops.concat([t.obs, t.next_obs], 1), Past((), torch.cat([t.past.start, t.next_past.start], 1))
