@@ -19,9 +19,11 @@ from ganglion.errors import UserError, nearest
 
 TABLE: dict[str, dict[str, str]] = {
     "algo": {
+        "c51": "ganglion.algos.c51",
         "dqn": "ganglion.algos.dqn",
         "impala": "ganglion.algos.impala",
         "ppo": "ganglion.algos.ppo",
+        "qrdqn": "ganglion.algos.qrdqn",
         "sac": "ganglion.algos.sac",
         "td3": "ganglion.algos.td3",
     },

@@ -1,4 +1,4 @@
-"""Layers: linear maps as ensembles, perceptrons of them, a linear head, activations, initialisation."""
+"""Layers: linear maps as ensembles, perceptrons of them, linear and noisy heads, activations, initialisation."""
 
 from __future__ import annotations
 
@@ -152,3 +152,25 @@ class LinearHead(nn.Linear):
         if joins and not x.is_cuda:
             return product(x.flatten(0, -2)[None], self.weight.t()[None], self.bias)[0].unflatten(0, x.shape[:-1])
         return super().forward(x)
+
+
+class NoisyLinear(nn.Module):
+    """A linear layer whose weights are shaken by factorised noise (Fortunato et al. 2018), with f(e) = sign(e) sqrt|e|:
+
+    y = W x + b + f(e_out) (S (f(e_in) x) + s).  The `draws` normal numbers e come with the call, [..., draws] of each
+    row or one set for all of them; without any, y = W x + b.
+    """
+
+    def __init__(self, inputs: int, outputs: int, sigma: float) -> None:
+        super().__init__()
+        self.sizes, self.draws = [inputs, outputs], inputs + outputs
+        self.mean, self.spread = nn.Linear(inputs, outputs), nn.Linear(inputs, outputs)
+        for start in self.spread.parameters():
+            nn.init.constant_(start, sigma * inputs**-0.5)
+
+    def forward(self, x: Tensor, normal: Tensor | None = None) -> Tensor:
+        y: Tensor = self.mean(x)
+        if normal is None:
+            return y
+        into, out = (normal.sign() * normal.abs().sqrt()).split(self.sizes, -1)
+        return y + out * self.spread(into * x)

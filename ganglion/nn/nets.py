@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Literal, Protocol
 
 import torch
@@ -9,9 +10,9 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from ganglion.config import NetConfig, register
-from ganglion.core import Action, EnvSpec, Memory, Model, Obs, Past, Space
+from ganglion.core import Action, EnvSpec, Memory, Model, Noise, Obs, Past, Space
 from ganglion.nn import cells
-from ganglion.nn.heads import PolicyHead, ValueHead, ValueHeads, check_mask
+from ganglion.nn.heads import PolicyHead, QHead, ValueHead, ValueHeads, check_mask
 from ganglion.nn.inputs import IMAGE, flat_size, flatten, image_spaces, images, view
 from ganglion.nn.kernels import cpu_mlp, untouched
 from ganglion.nn.layers import MLP, Activation, Body, Init, LinearHead, Precision
@@ -131,12 +132,13 @@ class Net(nn.Module):
         super().__init__()
         self.body, self.head = body, head
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, normal: Tensor | None = None) -> Tensor:
+        """`normal` are the numbers of a noisy head."""
         body, head = self.body, self.head
         if untouched(body, MLP) and untouched(head, LinearHead) and body.fuses(x):
             layers = *body.weights(), head.weight[None], head.bias[None, None]
             return cpu_mlp.mlp(x, None, *layers, activation=body.kind)[0].unflatten(0, x.shape[:2])
-        said: Tensor = head(body(x)[0])
+        said: Tensor = head(body(x)[0]) if normal is None else head(body(x)[0], normal)
         return said
 
 
@@ -188,3 +190,28 @@ class ActorCritic(Encoded):
     def value(self, obs: Obs, past: Past, action: Action | None = None) -> tuple[Tensor, Memory]:
         _, value, memory = self.action_and_value(obs, past)
         return value, memory
+
+
+class QNet(Encoded):
+    """obs [T, B, ...] -> one value per action [T, B, A], or `atoms` numbers [T, B, A, atoms]; noisy ones on request."""
+
+    def __init__(
+        self, net: MLPConfig, spec: EnvSpec, actions: int, dueling: bool, atoms: int = 0, noisy: float = 0.0
+    ) -> None:
+        super().__init__(net, spec.obs)
+        body = net.body(self.encoder.out)
+        head = QHead(body, actions, dueling, atoms, noisy)
+        self.net, self.draws = Net(body, head), head.draws
+
+    def action(self, obs: Obs, past: Past) -> tuple[Tensor, Memory]:
+        return self.value(obs, past)  # it is chosen by these
+
+    def value(
+        self, obs: Obs, past: Past, action: Action | None = None, normal: Tensor | None = None
+    ) -> tuple[Tensor, Memory]:
+        features, memory = self.encoder(obs, past)
+        return self.net(features, normal), memory
+
+    def shares(self, noise: Noise, count: int) -> Sequence[Tensor | None]:
+        """An update's numbers for reading the noisy layer so many times."""
+        return noise.update.normal.chunk(count, -1) if self.draws else [None] * count

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -10,17 +11,19 @@ from torch import Tensor
 from ganglion.core import Action, Memory, Model, Obs, Past
 from ganglion.nn.cells import inside_vmap
 
+Followed = TypeVar("Followed", bound=Model)
 
-class Lagged(Model):
+
+class Lagged(Model, Generic[Followed]):
     """A copy of a model that follows it: at once (`copy`) or slowly (`follow`, Polyak). It has no gradient.
 
     Statistics (buffers) describe the world, not the network: they are shared, not copied.
     """
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Followed) -> None:
         super().__init__()
         shared = {id(buffer): buffer for buffer in model.buffers()}
-        self.net = deepcopy(model, shared).requires_grad_(False)
+        self.net: Followed = deepcopy(model, shared).requires_grad_(False)
 
     watches = False
 

@@ -36,6 +36,8 @@ CASES = {
     "workers": ["algo=ppo", "algo.horizon=8", "env={kind: gym, id: CartPole-v1, workers: 1}"],
     "dqn": ["algo=dqn", RATIO, RANKED, "algo.epsilon={kind: exponential, start: 1.0, end: 0.1}",
             "env={kind: gym, id: CartPole-v1, workers: 0, log_episodes: 2}"],
+    "c51": ["algo=c51", RATIO, REPLAY, "env={kind: toy, id: bandit}"],
+    "qrdqn": ["algo=qrdqn", RATIO, REPLAY, "env={kind: toy, id: bandit}"],
     "sac": ["algo=sac", RATIO, REPLAY, REAL],
     "td3": ["algo=td3", RATIO, REPLAY, "algo.replay.sequence=4", REAL],
     "points": ["algo=dqn", RATIO, REPLAY, "algo.epsilon={kind: piecewise, points: [[0.0, 1.0], [1.0, 0.1]]}",

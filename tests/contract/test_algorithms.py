@@ -103,7 +103,7 @@ def test_exploit_is_deterministic_and_explore_differs_per_slot(case: Case):
         assert torch.equal(a, b) and torch.equal(a, a[:1].expand_as(a))
     at, different = Progress(), 0
     for _ in range(20):
-        noise = bench.stream.noise(bench.agent.draws.explore, 1, slots)
+        noise = bench.explorer.seats[0].noise.next()
         action = bench.agent.sample(same, past, noise, at).action
         different += any(not torch.equal(a, a[:1].expand_as(a)) for a in ops.leaves(action))
     assert different > 5, "one coin for all slots would never differ"
@@ -147,6 +147,7 @@ def learnable(case: Case) -> tuple[Bench, object, object, Progress]:
         learner.begin(at)
     mini = learner.mini if learner.table is None else ops.take(learner.mini, learner.table[learner.position], dim=1)
     noise = learner.stream.noise(bench.agent.draws.learn, *ops.leaves(mini)[0].shape[:2])
+    noise = noise._replace(update=learner.stream.noise(bench.agent.draws.update))
     return bench, mini, noise, at
 
 

@@ -25,6 +25,18 @@ SORTS: dict[str, dict[str, Any]] = {
                  "replay": {"kind": "prioritised", "initial": "error", **REPLAY},
                  "limiter": {"warmup": 100, "opt_interval": 4}},
         "env": {"kind": "gym", "id": "MountainCar-v0", "slots": 3}},
+    "noisy": {
+        "algo": {"kind": "dqn", "noisy": 0.5, "tau": 0.01, "munchausen": 0.9, "replay": REPLAY,
+                 "net": {"hidden": [16]}, "limiter": {"warmup": 100, "opt_interval": 4}},
+        "env": {"kind": "gym", "id": "CartPole-v1", "slots": 3}},
+    "c51": {
+        "algo": {"kind": "c51", "atoms": 11, "target_every": 20, "replay": REPLAY, "net": {"hidden": [16]},
+                 "limiter": {"warmup": 100, "opt_interval": 4}},
+        "env": {"kind": "gym", "id": "CartPole-v1", "slots": 3}},
+    "qrdqn": {
+        "algo": {"kind": "qrdqn", "quantiles": 7, "target_every": 20, "replay": {"kind": "prioritised", **REPLAY},
+                 "net": {"hidden": [16], "normalise": True}, "limiter": {"warmup": 100, "opt_interval": 4}},
+        "env": {"kind": "gym", "id": "CartPole-v1", "slots": 3}},
     "frames": {
         "algo": {"kind": "dqn", "replay": REPLAY, "net": {"hidden": [16]},
                  "limiter": {"warmup": 100, "opt_interval": 4}},

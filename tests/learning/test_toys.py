@@ -15,6 +15,12 @@ from ganglion.runtime.trainer import Trainer
 
 pytestmark = pytest.mark.learning
 SEEDS = [0, 1, 2]
+
+
+def over(settings: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return settings | {k: settings[k] | v if isinstance(v, dict) and k in settings else v for k, v in more.items()}
+
+
 MEMORY = {"memory": "gru", "memory_size": 32, "hidden": [32]}
 PPO = {"kind": "ppo", "lr": 3e-3, "horizon": 16, "epochs": 4, "minibatches": 2, "net": {"hidden": [32]}}
 IMPALA = {"kind": "impala", "lr": 3e-3, "horizon": 16, "net": {"hidden": [32]}}
@@ -23,18 +29,20 @@ LIMITER = {"opt_interval": 4, "warmup": 200}
 EPSILON = {"kind": "linear", "start": 1.0, "end": 0.05, "until": 0.6}
 DQN = {"kind": "dqn", "lr": 1e-3, "target_every": 50, "net": {"hidden": [32]}, "epsilon": EPSILON}
 DQN |= {"replay": REPLAY, "limiter": LIMITER}
+C51 = over(DQN, kind="c51", low=-1, high=9, atoms=51)
+QRDQN = over(DQN, kind="qrdqn", quantiles=20)
+VALUE = {"c51": C51, "qrdqn": QRDQN}
+NOISY = over(DQN, noisy=0.5, epsilon=0.0)
+MUNCHAUSEN = over(DQN, munchausen=0.9, temperature=0.03, tau=0.02)
 SAC = {"kind": "sac", "lr": 3e-3, "lr_critic": 3e-3, "net": {"hidden": [32]}, "replay": REPLAY, "limiter": LIMITER}
 
 TD3 = {"kind": "td3", "lr": 3e-3, "lr_critic": 3e-3, "net": {"hidden": [32]}, "replay": REPLAY, "limiter": LIMITER}
 REAL = ("sac", "td3")  # those whose actions are real numbers
 
 
-def over(settings: dict[str, Any], **more: Any) -> dict[str, Any]:
-    return settings | {k: settings[k] | v if isinstance(v, dict) and k in settings else v for k, v in more.items()}
-
-
 PROBES = [over(PPO, gamma=0.8), over(DQN, gamma=0.8, n_step=2), over(SAC, gamma=0.8, temperature=1e-6, tau=0.05)]
 PROBES += [over(TD3, gamma=0.8, tau=0.1), over(IMPALA, gamma=0.8, epochs=12)]
+PROBES += [over(algo, gamma=0.8, n_step=2) for algo in VALUE.values()]
 
 
 def trained(algo: dict[str, Any], env: dict[str, Any], steps: int, seed: int) -> Trainer:
@@ -56,6 +64,12 @@ def test_identity_says_what_it_sees(algo, seed):
     trainer = trained(algo, {"id": "identity", "size": 4}, 4_000, seed)
     length = trainer.run_evaluate()[1]["eval/length_mean"]
     assert score(trainer) >= 0.95 * length
+
+
+@pytest.mark.parametrize("algo", [NOISY, MUNCHAUSEN, *VALUE.values()], ids=["noisy", "munchausen", *VALUE])
+def test_identity_by_values(algo):
+    trainer = trained(algo, {"id": "identity", "size": 4}, 4_000, 0)
+    assert score(trainer) >= 0.95 * trainer.run_evaluate()[1]["eval/length_mean"]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -144,7 +158,7 @@ def best_masked(trainer: Trainer) -> float:
     return sum(totals) / len(totals)
 
 
-@pytest.mark.parametrize("algo", PROBES, ids=["ppo", "dqn", "sac", "td3", "impala"])
+@pytest.mark.parametrize("algo", PROBES, ids=["ppo", "dqn", "sac", "td3", "impala", *VALUE])
 def test_a_time_limit_is_no_ending(algo):
     """Reward 1 for ever, cut after 8 steps: worth 1 / (1 - 0.8) = 5. Taken for an ending it would be 3.3."""
     trainer = trained(algo, {"id": "truncation", "limit": 8, "continuous": algo["kind"] in REAL}, 5_000, 0)

@@ -166,6 +166,20 @@ def test_dqn(tmp_path: Path) -> None:
     assert len({run.trainer.at.episodes for run in seeds.runs}) > 1
 
 
+VALUE = {
+    "noisy": ["algo=dqn", "algo.noisy=0.5", "algo.tau=0.01"],
+    "munchausen": ["algo=dqn", "algo.munchausen=0.9", "algo.temperature=0.3"],
+    "c51": ["algo=c51", "algo.atoms=11", "algo.low=0"],
+    "qrdqn": ["algo=qrdqn", "algo.quantiles=7"],
+}
+
+
+@pytest.mark.parametrize("name", VALUE)
+def test_value_based(tmp_path: Path, name: str) -> None:
+    kind, *own = VALUE[name]
+    check(tmp_path, [kind, *DQN[1:], *own, TENSORS, "train.budget=300 steps", "eval=never"], TWO)
+
+
 def test_dqn_prioritised_in_a_world_of_tensors(tmp_path: Path) -> None:
     more = ["algo.replay.kind=prioritised", "algo.n_step=3", "algo.hold=2.0", "algo.limiter.opt_interval=0.9"]
     check(tmp_path, [*DQN, TENSORS, *more, "train.budget=180 steps"], TWO)  # few: a sum decides each draw

@@ -13,6 +13,8 @@ from ganglion.registry import presets
 PRESETS = presets()
 PROMISED = {
     "cartpole/dqn": 50_000,
+    "cartpole/c51": 50_000,
+    "cartpole/qrdqn": 50_000,
     "cartpole/ppo": 100_000,
     "cartpole/impala": 500_000,
     "cartpole/apex": 200_000,
