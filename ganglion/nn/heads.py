@@ -14,7 +14,7 @@ from ganglion.nn.layers import Body, Init, LinearHead, Linears, NoisyLinear
 
 class QHead(nn.Module):
     """One value per action, [..., A], or `atoms` numbers, [..., A, atoms]; dueling adds those of the state to centred
-    advantages (Wang et al. 2016). With `noisy` the layer is a NoisyLinear of that spread, and takes its numbers."""
+    advantages (Wang et al. 2016). With `noisy` it is two NoisyLinear of that spread, which take numbers."""
 
     def __init__(self, body: Body, actions: int, dueling: bool, atoms: int = 0, noisy: float = 0.0) -> None:
         super().__init__()
@@ -23,17 +23,23 @@ class QHead(nn.Module):
         self.dueling, self.draws = dueling, 0
         self.layer: nn.Module = LinearHead(body, prod(shape))
         if noisy:
-            self.layer = NoisyLinear(body.out, prod(shape), noisy)
-            self.draws = self.layer.draws
+            self.layer, self.inner = (NoisyLinear(body.out, size, noisy) for size in (prod(shape), body.out))
+            self.each = [self.inner.draws, self.layer.draws]
+            self.draws = sum(self.each)
 
     def forward(self, x: Tensor, normal: Tensor | None = None) -> Tensor:
-        q: Tensor = self.layer(x, normal) if self.draws else self.layer(x)
+        q: Tensor = self.shaken(x, normal) if self.draws else self.layer(x)
         if self.dim < -1:
             q = q.unflatten(-1, self.shape)
         if not self.dueling:
             return q
         advantage, state = q.split(self.sizes, self.dim)
         return state + advantage - advantage.mean(self.dim, keepdim=True)
+
+    def shaken(self, x: Tensor, normal: Tensor | None) -> Tensor:
+        inner, last = (None, None) if normal is None else normal.split(self.each, -1)
+        said: Tensor = self.layer(torch.relu(self.inner(x, inner)), last)
+        return said
 
 
 def outputs(space: Space) -> int:

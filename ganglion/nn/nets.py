@@ -15,7 +15,7 @@ from ganglion.nn import cells
 from ganglion.nn.heads import PolicyHead, QHead, ValueHead, ValueHeads, check_mask
 from ganglion.nn.inputs import IMAGE, flat_size, flatten, image_spaces, images, view
 from ganglion.nn.kernels import cpu_mlp, untouched
-from ganglion.nn.layers import MLP, Activation, Body, Init, LinearHead, Precision
+from ganglion.nn.layers import MLP, Activation, Body, Init, LinearHead, Norm, Precision
 from ganglion.nn.normalisers import ObsNormaliser
 
 Size = Annotated[int, Field(ge=1, le=65_536)]  # units of a layer
@@ -28,6 +28,7 @@ class MLPConfig(NetConfig):
     hidden: tuple[Size, ...] = (64, 64)
     activation: Activation = "relu"
     init: Init = "uniform"
+    norm: Norm = "none"  # of each hidden layer, before its activation
     memory: Literal["none", "lstm", "gru"] = "none"
     memory_size: Size = 64
     normalise: bool = False  # observations, by running mean and deviation
@@ -42,7 +43,7 @@ class MLPConfig(NetConfig):
         return ObsEncoder(self, space)
 
     def body(self, inputs: int, count: int = 1) -> Body:
-        return MLP(count, inputs, self.hidden, self.activation, self.init, self.precision)
+        return MLP(count, inputs, self.hidden, self.activation, self.init, self.precision, self.norm)
 
 
 class Encoder(Protocol):

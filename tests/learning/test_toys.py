@@ -29,9 +29,23 @@ LIMITER = {"opt_interval": 4, "warmup": 200}
 EPSILON = {"kind": "linear", "start": 1.0, "end": 0.05, "until": 0.6}
 DQN = {"kind": "dqn", "lr": 1e-3, "target_every": 50, "net": {"hidden": [32]}, "epsilon": EPSILON}
 DQN |= {"replay": REPLAY, "limiter": LIMITER}
-C51 = over(DQN, kind="c51", low=-1, high=9, atoms=51)
+C51 = over(DQN, kind="c51", gamma=0.8, low=-1, high=9, atoms=51)
 QRDQN = over(DQN, kind="qrdqn", quantiles=20)
-VALUE = {"c51": C51, "qrdqn": QRDQN}
+IQN = over(DQN, kind="iqn", percentiles={"count": 8}, target_percentiles={"count": 8}, cosines=32)
+FQF = over(DQN, kind="fqf", fractions=8, cosines=32)
+RAINBOW = over(DQN, kind="rainbow", gamma=0.8, low=-1, high=9, atoms=51, epsilon=0.0, replay={"kind": "prioritised"})
+PQN = {
+    "kind": "pqn",
+    "lr": 3e-3,
+    "gamma": 0.8,
+    "epochs": 8,
+    "horizon": 8,
+    "net": {"hidden": [32], "norm": "layer"},
+    "epsilon": EPSILON,
+}
+VALUE = {"c51": C51, "fqf": FQF, "iqn": IQN, "pqn": PQN, "qrdqn": QRDQN, "rainbow": RAINBOW}
+R2D2 = over(DQN, kind="r2d2", net=MEMORY, lr=5e-3, target_every=25, limiter={"opt_interval": 5},
+            replay={"sequence": 6, "burn_in": 1, "batch": 32})  # fmt: skip
 NOISY = over(DQN, noisy=0.5, epsilon=0.0)
 MUNCHAUSEN = over(DQN, munchausen=0.9, temperature=0.03, tau=0.02)
 SAC = {"kind": "sac", "lr": 3e-3, "lr_critic": 3e-3, "net": {"hidden": [32]}, "replay": REPLAY, "limiter": LIMITER}
@@ -42,7 +56,7 @@ REAL = ("sac", "td3")  # those whose actions are real numbers
 
 PROBES = [over(PPO, gamma=0.8), over(DQN, gamma=0.8, n_step=2), over(SAC, gamma=0.8, temperature=1e-6, tau=0.05)]
 PROBES += [over(TD3, gamma=0.8, tau=0.1), over(IMPALA, gamma=0.8, epochs=12)]
-PROBES += [over(algo, gamma=0.8, n_step=2) for algo in VALUE.values()]
+PROBES += [over(algo, gamma=0.8) for algo in (*VALUE.values(), R2D2)]
 
 
 def trained(algo: dict[str, Any], env: dict[str, Any], steps: int, seed: int) -> Trainer:
@@ -127,6 +141,10 @@ def test_memory_recalls_the_first_cue(algo, steps, seed):
     assert score(trained(algo, {"id": "memory", "delay": 3}, steps, seed)) >= 0.95
 
 
+def test_recurrent_replay_recalls_the_first_cue():
+    assert score(trained(R2D2, {"id": "memory", "delay": 3}, 8_000, 0)) >= 0.95
+
+
 def test_without_a_memory_the_cue_is_lost():
     assert score(trained(PPO, {"id": "memory", "delay": 3}, 8_000, 0)) < 0.8
 
@@ -158,7 +176,7 @@ def best_masked(trainer: Trainer) -> float:
     return sum(totals) / len(totals)
 
 
-@pytest.mark.parametrize("algo", PROBES, ids=["ppo", "dqn", "sac", "td3", "impala", *VALUE])
+@pytest.mark.parametrize("algo", PROBES, ids=["ppo", "dqn", "sac", "td3", "impala", *VALUE, "r2d2"])
 def test_a_time_limit_is_no_ending(algo):
     """Reward 1 for ever, cut after 8 steps: worth 1 / (1 - 0.8) = 5. Taken for an ending it would be 3.3."""
     trainer = trained(algo, {"id": "truncation", "limit": 8, "continuous": algo["kind"] in REAL}, 5_000, 0)

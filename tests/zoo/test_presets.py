@@ -14,7 +14,10 @@ PRESETS = presets()
 PROMISED = {
     "cartpole/dqn": 50_000,
     "cartpole/c51": 50_000,
+    "cartpole/iqn": 50_000,
+    "cartpole/pqn": 200_000,
     "cartpole/qrdqn": 50_000,
+    "cartpole/rainbow": 50_000,
     "cartpole/ppo": 100_000,
     "cartpole/impala": 500_000,
     "cartpole/apex": 200_000,
