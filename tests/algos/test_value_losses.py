@@ -209,10 +209,11 @@ def features(u: Update, net: Any, ahead: bool) -> Array:
 
 
 def quantiles(net: Any, x: Array, fraction: float) -> Array:
-    """One value per action: relu(sum_i cos(pi i tau) w_i + b) scales the features, a linear layer reads them."""
+    """One value per action: relu(sum_i cos(pi i tau) w_i + b) scales the features, two layers read the product."""
     cosines = np.cos(np.pi * np.arange(net.cosines) * fraction)
     scale = np.maximum(array(net.embed.weight) @ cosines + array(net.embed.bias), 0)
-    return array(net.head.layer.weight) @ (x * scale) + array(net.head.layer.bias)
+    merged = np.maximum(array(net.merge.weight) @ (x * scale) + array(net.merge.bias), 0)
+    return array(net.head.layer.weight) @ merged + array(net.head.layer.bias)
 
 
 @pytest.mark.parametrize("sample", ["const", "median"])
