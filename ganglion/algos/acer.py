@@ -99,7 +99,7 @@ class ACER(Algorithm[Sample[Rollout], Sample[Rollout]]):
 
     def __init__(self, cfg: ACERConfig, spec: EnvSpec) -> None:
         self.cfg, self.spec = cfg, spec
-        self.model = ActorQ(cfg, spec, nn.discrete_actions(cfg, spec).n)
+        self.model = ActorQ(cfg, spec, nn.discrete_actions(cfg, spec))
         self.average = nn.Lagged(self.model)
         self.optim = nn.Adam(self.model, lr=cfg.lr(0.0), max_norm=cfg.max_norm, eps=1e-5)
 

@@ -87,10 +87,10 @@ class DiscreteSAC(Algorithm[Sample[Transition], Sample[Transition]]):
     model: SoftActorCritics[DiscreteSACCritics]
 
     def __init__(self, cfg: DiscreteSACConfig, spec: EnvSpec) -> None:
-        self.cfg, self.space, limit = cfg, nn.discrete_actions(cfg, spec), cfg.max_norm or inf
+        self.cfg, self.actions, limit = cfg, nn.discrete_actions(cfg, spec), cfg.max_norm or inf
         feed_forward("discrete_sac", cfg.net)
-        actor = DiscreteSACActor(cfg.net, spec, self.space.n)
-        critics = DiscreteSACCritics(cfg.net, spec, self.space.n)
+        actor = DiscreteSACActor(cfg.net, spec, self.actions)
+        critics = DiscreteSACCritics(cfg.net, spec, self.actions)
         self.model = SoftActorCritics(actor, critics, cfg.temperature or 1.0)
         self.target = nn.Lagged(critics)
         self.actor_optim = nn.Adam(actor, lr=cfg.lr, max_norm=limit)
@@ -100,7 +100,7 @@ class DiscreteSAC(Algorithm[Sample[Transition], Sample[Transition]]):
     # ------------------------------------------------------------ acting
 
     def draws(self) -> Draws:
-        return Draws(explore=ops.dist_draws(self.space))
+        return Draws(explore=ops.Categorical.draws)
 
     def predict(self, obs: Obs, past: Past, noise: Noise) -> Prediction:
         logits, memory = self.model.action(obs, past)
@@ -114,7 +114,7 @@ class DiscreteSAC(Algorithm[Sample[Transition], Sample[Transition]]):
     def wanted(self, obs: Obs, like: Tensor) -> Tensor:
         """The entropy that is aimed at in each row [T, B]: a share of what its legal actions allow."""
         legal = ops.mask(obs)
-        count = torch.full_like(like, self.space.n) if legal is None else legal.sum(-1).to(like.dtype)
+        count = torch.full_like(like, self.actions) if legal is None else legal.sum(-1).to(like.dtype)
         return self.cfg.entropy * count.log()
 
     def learn(self, mini: Sample[Transition], knobs: Knobs, noise: Noise) -> Update:

@@ -1,6 +1,7 @@
 """Deep Q-learning (Mnih et al. 2015), double by default (van Hasselt et al. 2016); dueling (Wang et al. 2016),
-n-step and prioritised (Schaul et al. 2016) on request, and with rates of exploration that differ by slot and priorities
-that whoever explores computes (Horgan et al. 2018, Ape-X).
+n-step, prioritised (Schaul et al. 2016), noisy (Fortunato et al. 2018) and Munchausen (Vieillard et al. 2020) on
+request, and with rates of exploration that differ by slot and priorities that whoever explores computes (Horgan et al.
+2018, Ape-X).
 
 Convolutions and recurrence are choices of the network; n-step sums, sequences and priorities of the replay; action
 masks of the observation: none of them appears in `learn`. All tensors are [T, B, ...]; T is 1 without a memory.
@@ -8,7 +9,7 @@ masks of the observation: none of them appears in `learn`. All tensors are [T, B
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -17,22 +18,12 @@ from torch import Tensor
 
 from ganglion import buffers, nn, ops
 from ganglion.config import (
-    AlgoConfig,
-    BonusConfig,
-    BufferConfig,
-    Count,
-    LimiterConfig,
-    NonNegative,
-    Positive,
-    ProcessorConfig,
-    Rate,
-    Share,
-    linear,
-    register,
-)
+    AlgoConfig, BonusConfig, BufferConfig, Count, LimiterConfig, NonNegative, Positive, ProcessorConfig, Rate, Share,
+    linear, register,
+)  # fmt: skip
 from ganglion.core import (
-    Acted, Action, Algorithm, Draws, EnvSpec, Knobs, Memory, Noise, Obs, Past, Prediction, Progress,
-    Recipe, Sample, Stateful, Transition, Update,
+    Acted, Algorithm, Draw, Draws, EnvSpec, Knobs, Noise, Obs, Past, Prediction, Progress, Recipe, Sample,
+    Stateful, Transition, Update,
 )  # fmt: skip
 
 
@@ -49,6 +40,14 @@ class DQNConfig(AlgoConfig):
     loss: Literal["mse", "huber"] = "huber"
     max_norm: Positive = 10.0
     target_every: Count = Field(500, ge=1)  # updates between two copies onto the target
+    tau: float | None = Field(
+        None, gt=0, le=1
+    )  # instead of copies: how far the target moves to the model at every update
+    noisy: NonNegative = 0.0  # spread of noisy weights at the start (0.5 in the paper); 0: none
+    munchausen: float = Field(
+        0.0, ge=0, le=1
+    )  # weight of the log-probability added to rewards (0.9 in the paper); 0: none
+    temperature: Positive = 0.03  # of the probabilities that Munchausen reads values as
     epsilon: Share = linear(1.0, 0.05, until=0.5)  # share of random actions, over the budget
     ladder: NonNegative = 0.0  # slot i of N explores with epsilon^(1 + ladder i / (N - 1)) (Ape-X: 7)
     hold: Positive = Field(1.0, ge=1)  # steps for which a slot keeps a random choice, on average (Dabney et al. 2021)
@@ -67,28 +66,17 @@ class DQNConfig(AlgoConfig):
         return Recipe(self.processor, self.replay.folded(self.n_step, self.gamma, self.net.recurrent), self.limiter)
 
 
-class QModel(nn.Encoded):
-    """obs [T, B, ...] -> one value per action [T, B, A]."""
-
-    def __init__(self, cfg: DQNConfig, spec: EnvSpec, actions: int) -> None:
-        super().__init__(cfg.net, spec.obs, cfg.replay.warms)
-        body = cfg.net.body(self.encoder.out)
-        self.net = nn.Net(body, nn.QHead(body, actions, cfg.dueling))
-
-    def action(self, obs: Obs, past: Past) -> tuple[Tensor, Memory]:
-        return self.value(obs, past)  # it is chosen by these
-
-    def value(self, obs: Obs, past: Past, action: Action | None = None) -> tuple[Tensor, Memory]:
-        features, memory = self.encode(obs, past)
-        return self.net(features), memory
-
-
 class DQN(Algorithm[Sample[Transition], Sample[Transition]]):
     """Q-learning with a replay and a lagged target."""
 
+    model: nn.QNet
+
     def __init__(self, cfg: DQNConfig, spec: EnvSpec) -> None:
-        self.cfg, self.sync_every = cfg, cfg.target_every
-        self.model = QModel(cfg, spec, nn.discrete_actions(cfg, spec).n)
+        self.cfg, self.soft = cfg, cfg.munchausen > 0
+        self.sync_every = cfg.target_every if cfg.tau is None else 0
+        self.model = nn.QNet(
+            cfg.net, spec, nn.discrete_actions(cfg, spec), cfg.dueling, cfg.replay.warms, noisy=cfg.noisy
+        )
         self.target = nn.Lagged(self.model)
         self.optim = nn.Adam(self.model, lr=cfg.lr, max_norm=cfg.max_norm)
 
@@ -98,10 +86,11 @@ class DQN(Algorithm[Sample[Transition], Sample[Transition]]):
         return {"epsilon": self.cfg.epsilon(at.fraction)}
 
     def draws(self) -> Draws:
-        return Draws(explore=ops.Greedy.draws, hold=self.cfg.hold)  # a coin and a random legal action per slot
+        noisy = Draw(normal=self.model.draws), Draw(normal=3 * self.model.draws)  # a slot's own; an update's
+        return Draws(noisy[0], ops.Greedy.draws, update=noisy[1], hold=self.cfg.hold)
 
     def predict(self, obs: Obs, past: Past, noise: Noise) -> Prediction:
-        q, memory = self.model.value(obs, past)
+        q, memory = self.model.value(obs, past, normal=noise.normal)
         return Prediction(ops.Greedy(q, ops.mask(obs)), q.amax(-1), memory)
 
     def explore(self, prediction: Prediction, knobs: Knobs, noise: Noise) -> Acted:
@@ -116,18 +105,36 @@ class DQN(Algorithm[Sample[Transition], Sample[Transition]]):
     # ------------------------------------------------------------ learning
 
     def learn(self, mini: Sample[Transition], knobs: Knobs, noise: Noise) -> Update:
-        t = mini.data
+        t, (now, *later) = mini.data, self.model.shares(noise, 3)
         with torch.no_grad():
-            next_q, _ = self.target.value(t.next_obs, t.next_past)
-            chooser = self.model.value(t.next_obs, t.next_past)[0] if self.cfg.double else next_q
-            after = ops.pick(next_q, ops.best(chooser, ops.mask(t.next_obs)))
-            goal = t.reward + t.discount * ops.at(after, t.ahead)
-        q = ops.pick(self.model.value(t.obs, t.past)[0], t.action)
+            goal = self.soft_goal(t, later) if self.soft else self.goal(t, later)
+        q = ops.pick(self.model.value(t.obs, t.past, normal=now)[0], t.action)
         error = q - goal
         loss = ops.weighted_mean(ops.penalty(error, self.cfg.loss), mini.weight)  # the weight once, whatever the loss
         norm = self.optim.step(loss)
+        if self.cfg.tau is not None:
+            self.target.follow(self.model, self.cfg.tau)
         metrics = {"loss": loss.detach(), "q": ops.weighted_mean(q.detach(), mini.weight), "grad_norm": norm}
         return Update(metrics, ops.sequence_priority(error.detach(), mini.weight))
+
+    def goal(self, t: Transition, normal: Sequence[Tensor | None]) -> Tensor:
+        """r + d Q-(s', a'), [T, B]."""
+        next_q, _ = self.target.net.value(t.next_obs, t.next_past, normal=normal[0])
+        double = self.cfg.double
+        chooser = self.model.value(t.next_obs, t.next_past, normal=normal[1])[0] if double else next_q
+        after = ops.pick(next_q, ops.best(chooser, ops.mask(t.next_obs)))
+        return t.reward + t.discount * ops.at(after, t.ahead)
+
+    def soft_goal(self, t: Transition, normal: Sequence[Tensor | None]) -> Tensor:
+        """The same of a soft maximum, and the target's log-probability of what was done as a part of the reward."""
+        warmth = self.cfg.temperature
+        q, next_q = (
+            self.target.net.value(obs, past, normal=own)[0]
+            for obs, past, own in zip((t.obs, t.next_obs), (t.past, t.next_past), normal, strict=True)
+        )
+        bonus = ops.munchausen_bonus(q, t.action, warmth, legal=ops.mask(t.obs))
+        after = ops.soft_value(next_q, warmth, ops.mask(t.next_obs))
+        return t.reward + self.cfg.munchausen * bonus + t.discount * ops.at(after, t.ahead)
 
     def sync_target(self) -> None:
         self.target.copy(self.model)

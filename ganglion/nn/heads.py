@@ -2,29 +2,45 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import torch
 from torch import Tensor, nn
 
 from ganglion.config import AlgoConfig
 from ganglion.core import Box, Composite, Discrete, EnvSpec, MultiBinary, MultiDiscrete, Space, mask_misfit
 from ganglion.errors import UserError
-from ganglion.nn.layers import Body, Init, LinearHead, Linears
+from ganglion.nn.layers import Body, Init, LinearHead, Linears, NoisyLinear
 
 
 class QHead(nn.Module):
-    """One value per action; dueling adds a state value to centred advantages (Wang et al. 2016)."""
+    """One value per action, [..., A], or `atoms` numbers, [..., A, atoms]; dueling adds those of the state to centred
+    advantages (Wang et al. 2016). With `noisy` it is two NoisyLinear of that spread, which take numbers."""
 
-    def __init__(self, body: Body, actions: int, dueling: bool) -> None:
+    def __init__(self, body: Body, actions: int, dueling: bool, atoms: int = 0, noisy: float = 0.0) -> None:
         super().__init__()
-        self.layer = LinearHead(body, actions + dueling)
-        self.dueling = dueling
+        shape = (actions + dueling, atoms) if atoms else (actions + dueling,)
+        self.shape, self.sizes, self.dim = shape, [actions, 1], -len(shape)
+        self.dueling, self.draws = dueling, 0
+        self.layer: nn.Module = LinearHead(body, prod(shape))
+        if noisy:
+            self.layer, self.inner = (NoisyLinear(body.out, size, noisy) for size in (prod(shape), body.out))
+            self.each = [self.inner.draws, self.layer.draws]
+            self.draws = sum(self.each)
 
-    def forward(self, x: Tensor) -> Tensor:
-        q = self.layer(x)
+    def forward(self, x: Tensor, normal: Tensor | None = None) -> Tensor:
+        q: Tensor = self.shaken(x, normal) if self.draws else self.layer(x)
+        if self.dim < -1:
+            q = q.unflatten(-1, self.shape)
         if not self.dueling:
             return q
-        advantage = q[..., :-1]
-        return q[..., -1:] + advantage - advantage.mean(-1, keepdim=True)
+        advantage, state = q.split(self.sizes, self.dim)
+        return state + advantage - advantage.mean(self.dim, keepdim=True)
+
+    def shaken(self, x: Tensor, normal: Tensor | None) -> Tensor:
+        inner, last = (None, None) if normal is None else normal.split(self.each, -1)
+        said: Tensor = self.layer(torch.relu(self.inner(x, inner)), last)
+        return said
 
 
 def outputs(space: Space) -> int:
@@ -47,12 +63,12 @@ def parts(space: Space) -> list[Space]:
     return [p for part in space.items.values() for p in parts(part)] if isinstance(space, Composite) else [space]
 
 
-def discrete_actions(cfg: AlgoConfig, spec: EnvSpec) -> Discrete:
-    """The action space of an algorithm of choices, its mask checked."""
+def discrete_actions(cfg: AlgoConfig, spec: EnvSpec) -> int:
+    """How many actions there are to choose from; refuses spaces that have no such number."""
     cfg.check_actions(spec)
     check_mask(spec)
     assert isinstance(spec.action, Discrete)
-    return spec.action
+    return spec.action.n
 
 
 def check_mask(spec: EnvSpec) -> None:

@@ -1,8 +1,8 @@
-"""Layers: linear maps as ensembles, perceptrons of them, a linear head, activations, initialisation."""
+"""Layers: linear maps as ensembles, perceptrons of them, linear and noisy heads, activations, initialisation."""
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from typing import Literal, Protocol
 
 import torch
@@ -17,6 +17,7 @@ SOME = 8  # the same on a CPU, where a compiler joins the sums to what is around
 THIN, LOW = 64, 32  # inputs and rows of what acting multiplies: a library's call would cost more than the product
 Activation = Literal["relu", "tanh", "elu", "silu"]
 Init = Literal["uniform", "orthogonal"]
+Norm = Literal["none", "layer"]
 # Of products and activations; parameters and what comes out are float32. tf32: float32 whose products a GPU rounds.
 Precision = Literal["float32", "tf32", "bfloat16"]
 PRECISIONS = {"float32": torch.float32, "tf32": torch.float32, "bfloat16": torch.bfloat16}
@@ -56,6 +57,18 @@ class Linears(nn.Module):
         return x @ self.weight[0].to(x.dtype) + self.bias[0].to(x.dtype)
 
 
+class LayerNorms(nn.Module):
+    """`count` layer norms (Ba et al. 2016) side by side, each with weights of its own: [count, N, size], the same."""
+
+    def __init__(self, count: int, size: int) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.ones(count, 1, size)), nn.Parameter(torch.zeros(count, 1, size))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = nn.functional.layer_norm(x, x.shape[-1:])
+        return y * typed(self.weight, x.dtype) + typed(self.bias, x.dtype)
+
+
 class Body(Protocol):
     """What a network's `body` is, an nn.Module: `count` independent members, [T, B, inputs] -> [count, T, B, out]."""
 
@@ -71,9 +84,10 @@ class MLP(nn.Module):
 
     def __init__(
         self, count: int, inputs: int, hidden: tuple[int, ...], activation: Activation, init: Init,
-        precision: Precision = "float32",
+        precision: Precision = "float32", norm: Norm = "none",
     ) -> None:  # fmt: skip
         super().__init__()
+        self.norms = nn.ModuleList(LayerNorms(count, size) for size in hidden if norm == "layer")
         self.dtype, self.tf32, self.kind = PRECISIONS[precision], precision == "tf32", activation
         self.sizes = sizes = (inputs, *hidden)
         self.layers = nn.ModuleList(Linears(count, a, b, init, gain=2**0.5) for a, b in pairwise(sizes))
@@ -87,8 +101,8 @@ class MLP(nn.Module):
             given = x.reshape(1, -1, x.shape[-1]), *self.weights()
             return gpu_mlp.mlp(*given, self.kind, self.tf32).unflatten(1, rows)
         y = lowered(x, self.dtype).reshape(1, -1, x.shape[-1]).expand(self.count, -1, -1)
-        for layer in self.layers:
-            y = self.activation(layer(y))
+        for layer, norm in zip_longest(self.layers, self.norms):
+            y = self.activation(layer(y) if norm is None else norm(layer(y)))
         return typed(y.unflatten(1, rows), x.dtype)
 
     def first(self, x: Tensor) -> Tensor:
@@ -103,8 +117,8 @@ class MLP(nn.Module):
         return self.dtype == torch.float32 and cpu_mlp.fits(x, self.sizes, self.kind) and self.usual()
 
     def usual(self) -> bool:
-        """Whether its layers and their activation are those it was made with, which is all that kernels know."""
-        made = self.activation is ACTIVATIONS[self.kind] and len(self.layers) == len(self.sizes) - 1
+        """Whether its layers and their activation are those it was made with, and all that kernels know."""
+        made = not self.norms and self.activation is ACTIVATIONS[self.kind] and len(self.layers) == len(self.sizes) - 1
         return made and all(untouched(layer, Linears) for layer in self.layers)
 
     def weights(self) -> list[Tensor]:
@@ -152,3 +166,25 @@ class LinearHead(nn.Linear):
         if joins and not x.is_cuda:
             return product(x.flatten(0, -2)[None], self.weight.t()[None], self.bias)[0].unflatten(0, x.shape[:-1])
         return super().forward(x)
+
+
+class NoisyLinear(nn.Module):
+    """A linear layer whose weights are shaken by factorised noise (Fortunato et al. 2018), with f(e) = sign(e) sqrt|e|:
+
+    y = W x + b + f(e_out) (S (f(e_in) x) + s).  The `draws` normal numbers e come with the call, [..., draws] of each
+    row or one set for all of them; without any, y = W x + b.
+    """
+
+    def __init__(self, inputs: int, outputs: int, sigma: float) -> None:
+        super().__init__()
+        self.sizes, self.draws = [inputs, outputs], inputs + outputs
+        self.mean, self.spread = nn.Linear(inputs, outputs), nn.Linear(inputs, outputs)
+        for start in self.spread.parameters():
+            nn.init.constant_(start, sigma * inputs**-0.5)
+
+    def forward(self, x: Tensor, normal: Tensor | None = None) -> Tensor:
+        y: Tensor = self.mean(x)
+        if normal is None:
+            return y
+        into, out = (normal.sign() * normal.abs().sqrt()).split(self.sizes, -1)
+        return y + out * self.spread(into * x)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Literal, Protocol
 
 import torch
@@ -10,12 +11,12 @@ from torch import Tensor, nn
 
 from ganglion import ops
 from ganglion.config import NetConfig, register
-from ganglion.core import Action, EnvSpec, Memory, Model, Obs, Past, Space
+from ganglion.core import Action, EnvSpec, Memory, Model, Noise, Obs, Past, Space
 from ganglion.nn import cells
-from ganglion.nn.heads import PolicyHead, ValueHead, ValueHeads, check_mask
+from ganglion.nn.heads import PolicyHead, QHead, ValueHead, ValueHeads, check_mask
 from ganglion.nn.inputs import IMAGE, flat_size, flatten, image_spaces, images, view
 from ganglion.nn.kernels import cpu_mlp, untouched
-from ganglion.nn.layers import MLP, Activation, Body, Init, LinearHead, Precision
+from ganglion.nn.layers import MLP, Activation, Body, Init, LinearHead, Norm, Precision
 from ganglion.nn.normalisers import ObsNormaliser
 
 Size = Annotated[int, Field(ge=1, le=65_536)]  # units of a layer
@@ -28,6 +29,7 @@ class MLPConfig(NetConfig):
     hidden: tuple[Size, ...] = (64, 64)
     activation: Activation = "relu"
     init: Init = "uniform"
+    norm: Norm = "none"  # of each hidden layer, before its activation
     memory: Literal["none", "lstm", "gru"] = "none"
     memory_size: Size = 64
     normalise: bool = False  # observations, by running mean and deviation
@@ -42,7 +44,7 @@ class MLPConfig(NetConfig):
         return ObsEncoder(self, space)
 
     def body(self, inputs: int, count: int = 1) -> Body:
-        return MLP(count, inputs, self.hidden, self.activation, self.init, self.precision)
+        return MLP(count, inputs, self.hidden, self.activation, self.init, self.precision, self.norm)
 
 
 class Encoder(Protocol):
@@ -145,12 +147,13 @@ class Net(nn.Module):
         super().__init__()
         self.body, self.head = body, head
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, normal: Tensor | None = None) -> Tensor:
+        """`normal` are the numbers of a noisy head."""
         body, head = self.body, self.head
         if untouched(body, MLP) and untouched(head, LinearHead) and body.fuses(x):
             layers = *body.weights(), head.weight[None], head.bias[None, None]
             return cpu_mlp.mlp(x, None, *layers, activation=body.kind)[0].unflatten(0, x.shape[:2])
-        said: Tensor = head(body(x)[0])
+        said: Tensor = head(body(x)[0]) if normal is None else head(body(x)[0], normal)
         return said
 
 
@@ -203,3 +206,35 @@ class ActorCritic(Encoded):
     def value(self, obs: Obs, past: Past, action: Action | None = None) -> tuple[Tensor, Memory]:
         _, value, memory = self.action_and_value(obs, past)
         return value, memory
+
+
+class QNet(Encoded):
+    """obs [T, B, ...] -> one value per action [T, B, A], or `atoms` numbers [T, B, A, atoms]; noisy ones on request."""
+
+    def __init__(
+        self,
+        net: MLPConfig,
+        spec: EnvSpec,
+        actions: int,
+        dueling: bool,
+        burn_in: int,
+        atoms: int = 0,
+        noisy: float = 0.0,
+    ) -> None:
+        super().__init__(net, spec.obs, burn_in)
+        body = net.body(self.encoder.out)
+        head = QHead(body, actions, dueling, atoms, noisy)
+        self.net, self.draws = Net(body, head), head.draws
+
+    def action(self, obs: Obs, past: Past) -> tuple[Tensor, Memory]:
+        return self.value(obs, past)  # it is chosen by these
+
+    def value(
+        self, obs: Obs, past: Past, action: Action | None = None, normal: Tensor | None = None
+    ) -> tuple[Tensor, Memory]:
+        features, memory = self.encode(obs, past)
+        return self.net(features, normal), memory
+
+    def shares(self, noise: Noise, count: int) -> Sequence[Tensor | None]:
+        """An update's numbers for reading the noisy layer so many times."""
+        return noise.update.normal.chunk(count, -1) if self.draws else [None] * count

@@ -23,7 +23,7 @@ class Lagged(Model, Generic[Followed]):
     def __init__(self, model: Followed) -> None:
         super().__init__()
         shared = {id(buffer): buffer for buffer in model.buffers()}
-        self.net = deepcopy(model, shared).requires_grad_(False)
+        self.net: Followed = deepcopy(model, shared).requires_grad_(False)
 
     watches = False
 

@@ -13,6 +13,7 @@ from ganglion.cli import main, train
 from ganglion.cli.parser import parse
 from ganglion.config import load
 from ganglion.record.stores import located, put
+from ganglion.registry import TABLE
 from tests.config.sketches import TEXT
 
 ROOT = Path(__file__).parents[2]
@@ -50,10 +51,7 @@ def refused(argv: list[str], capsys: Captured) -> str:
         (["play", "nowhere", "more"], "unexpected 'more'"),
         (["list", "algo"], "cannot list 'algo'. Accepted: algos, envs,"),
         (["show", "--import", "no.such.module", "x"], "--import no.such.module failed: ModuleNotFoundError"),
-        (
-            ["show", "env.id=" + "x" * 5_000],
-            "algo is required. Accepted: crossq, d4pg, ddpg, discrete_sac, dqn, flashsac, impala, ppo,",
-        ),
+        (["show", "env.id=" + "x" * 5_000], f"algo is required. Accepted: {', '.join(TABLE['algo'])}"),
         (["show", "x" * 5_000], "File name too long"),
     ],
 )

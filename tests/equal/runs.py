@@ -25,6 +25,37 @@ SORTS: dict[str, dict[str, Any]] = {
                  "replay": {"kind": "prioritised", "initial": "error", **REPLAY},
                  "limiter": {"warmup": 100, "opt_interval": 4}},
         "env": {"kind": "gym", "id": "MountainCar-v0", "slots": 3}},
+    "noisy": {
+        "algo": {"kind": "dqn", "noisy": 0.5, "tau": 0.01, "munchausen": 0.9, "replay": REPLAY,
+                 "net": {"hidden": [16]}, "limiter": {"warmup": 100, "opt_interval": 4}},
+        "env": {"kind": "gym", "id": "CartPole-v1", "slots": 3}},
+    "c51": {
+        "algo": {"kind": "c51", "atoms": 11, "target_every": 20, "replay": REPLAY, "net": {"hidden": [16]},
+                 "limiter": {"warmup": 100, "opt_interval": 4}},
+        "env": {"kind": "gym", "id": "CartPole-v1", "slots": 3}},
+    "qrdqn": {
+        "algo": {"kind": "qrdqn", "quantiles": 7, "target_every": 20, "replay": {"kind": "prioritised", **REPLAY},
+                 "net": {"hidden": [16], "normalise": True}, "limiter": {"warmup": 100, "opt_interval": 4}},
+        "env": {"kind": "gym", "id": "CartPole-v1", "slots": 3}},
+    "iqn": {
+        "algo": {"kind": "iqn", "act_percentiles": {"sample": "uniform", "count": 4}, "target_every": 20,
+                 "replay": REPLAY, "net": {"hidden": [16]}, "limiter": {"warmup": 100, "opt_interval": 4}},
+        "env": {"kind": "gym", "id": "CartPole-v1", "slots": 3}},
+    "fqf": {
+        "algo": {"kind": "fqf", "fractions": 6, "target_every": 20, "replay": REPLAY, "net": {"hidden": [16]},
+                 "limiter": {"warmup": 100, "opt_interval": 4}},
+        "env": {"kind": "gym", "id": "CartPole-v1", "slots": 3}},
+    "rainbow": {
+        "algo": {"kind": "rainbow", "atoms": 11, "target_every": 20, "replay": {"kind": "prioritised", **REPLAY},
+                 "net": {"hidden": [16]}, "limiter": {"warmup": 100, "opt_interval": 4}},
+        "env": {"kind": "gym", "id": "CartPole-v1", "slots": 3}},
+    "pqn": {
+        "algo": {"kind": "pqn", "horizon": 12, "minibatches": 2, "net": {"hidden": [16], "normalise": True}},
+        "env": {"kind": "gym", "id": "CartPole-v1", "slots": 4}},
+    "r2d2": {
+        "algo": {"kind": "r2d2", "ladder": 2, "target_every": 20, "net": {"hidden": [16], "memory_size": 8},
+                 "replay": {"sequence": 6, "burn_in": 2, **REPLAY}, "limiter": {"warmup": 100, "opt_interval": 8}},
+        "env": {"kind": "gym", "id": "CartPole-v1", "slots": 3}},
     "frames": {
         "algo": {"kind": "dqn", "replay": REPLAY, "net": {"hidden": [16]},
                  "limiter": {"warmup": 100, "opt_interval": 4}},

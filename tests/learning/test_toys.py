@@ -15,6 +15,12 @@ from ganglion.runtime.trainer import Trainer
 
 pytestmark = pytest.mark.learning
 SEEDS = [0, 1, 2]
+
+
+def over(settings: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return settings | {k: settings[k] | v if isinstance(v, dict) and k in settings else v for k, v in more.items()}
+
+
 MEMORY = {"memory": "gru", "memory_size": 32, "hidden": [32]}
 PPO = {"kind": "ppo", "lr": 3e-3, "horizon": 16, "epochs": 4, "minibatches": 2, "net": {"hidden": [32]}}
 IMPALA = {"kind": "impala", "lr": 3e-3, "horizon": 16, "net": {"hidden": [32]}}
@@ -28,6 +34,25 @@ DQN = {"kind": "dqn", "lr": 1e-3, "target_every": 50, "net": {"hidden": [32]}, "
 DQN |= {"replay": REPLAY, "limiter": LIMITER}
 ACER = {"kind": "acer", "lr": 3e-3, "horizon": 8, "net": {"hidden": [32]}, "replay": REPLAY | {"batch": 16}}
 ACER |= {"limiter": {"opt_interval": 16, "warmup": 200}}
+C51 = over(DQN, kind="c51", gamma=0.8, low=-1, high=9, atoms=51)
+QRDQN = over(DQN, kind="qrdqn", quantiles=20)
+IQN = over(DQN, kind="iqn", percentiles={"count": 8}, target_percentiles={"count": 8}, cosines=32)
+FQF = over(DQN, kind="fqf", fractions=8, cosines=32)
+RAINBOW = over(DQN, kind="rainbow", gamma=0.8, low=-1, high=9, atoms=51, epsilon=0.0, replay={"kind": "prioritised"})
+PQN = {
+    "kind": "pqn",
+    "lr": 3e-3,
+    "gamma": 0.8,
+    "epochs": 8,
+    "horizon": 8,
+    "net": {"hidden": [32], "norm": "layer"},
+    "epsilon": EPSILON,
+}
+VALUE = {"c51": C51, "fqf": FQF, "iqn": IQN, "pqn": PQN, "qrdqn": QRDQN, "rainbow": RAINBOW}
+R2D2 = over(DQN, kind="r2d2", net=MEMORY, lr=5e-3, target_every=25, limiter={"opt_interval": 5},
+            replay={"sequence": 6, "burn_in": 1, "batch": 32})  # fmt: skip
+NOISY = over(DQN, noisy=0.5, epsilon=0.0)
+MUNCHAUSEN = over(DQN, munchausen=0.9, temperature=0.03, tau=0.02)
 SAC = {"kind": "sac", "lr": 3e-3, "lr_critic": 3e-3, "net": {"hidden": [32]}, "replay": REPLAY, "limiter": LIMITER}
 
 TD3 = {"kind": "td3", "lr": 3e-3, "lr_critic": 3e-3, "net": {"hidden": [32]}, "replay": REPLAY, "limiter": LIMITER}
@@ -43,10 +68,6 @@ DISCRETE_SAC = SAC | {"kind": "discrete_sac", "entropy": 0.2}
 REAL = ("sac", "td3", "ddpg", "tqc", "flashsac", "crossq", "redq", "d4pg")  # those whose actions are real numbers
 
 
-def over(settings: dict[str, Any], **more: Any) -> dict[str, Any]:
-    return settings | {k: settings[k] | v if isinstance(v, dict) and k in settings else v for k, v in more.items()}
-
-
 PROBES = [over(PPO, gamma=0.8), over(DQN, gamma=0.8, n_step=2), over(SAC, gamma=0.8, temperature=1e-6, tau=0.05)]
 PROBES += [over(A2C, gamma=0.8, horizon=5, lr=1e-2), over(REINFORCE, gamma=0.8, horizon=5, lr=1e-2)]
 PROBES += [over(TRPO, gamma=0.8)]
@@ -56,6 +77,7 @@ PROBES += [over(DDPG, gamma=0.8, tau=0.1), over(TQC, gamma=0.8, temperature=1e-6
 PROBES += [over(FLASHSAC, gamma=0.8, tau=0.1, temperature=1e-6)]
 PROBES += [over(CROSSQ, gamma=0.8, temperature=1e-6), over(REDQ, gamma=0.8, temperature=1e-6, tau=0.1)]
 PROBES += [over(D4PG, gamma=0.8, tau=0.1)]
+PROBES += [over(algo, gamma=0.8) for algo in (*VALUE.values(), R2D2)]
 
 
 def trained(algo: dict[str, Any], env: dict[str, Any], steps: int, seed: int) -> Trainer:
@@ -79,6 +101,12 @@ def test_identity_says_what_it_sees(algo, seed):
     trainer = trained(algo, {"id": "identity", "size": 4}, 4_000, seed)
     length = trainer.run_evaluate()[1]["eval/length_mean"]
     assert score(trainer) >= 0.95 * length
+
+
+@pytest.mark.parametrize("algo", [NOISY, MUNCHAUSEN, *VALUE.values()], ids=["noisy", "munchausen", *VALUE])
+def test_identity_by_values(algo):
+    trainer = trained(algo, {"id": "identity", "size": 4}, 4_000, 0)
+    assert score(trainer) >= 0.95 * trainer.run_evaluate()[1]["eval/length_mean"]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -135,6 +163,10 @@ def test_chain_is_walked_to_its_end(algo, seed):
 )
 def test_memory_recalls_the_first_cue(algo, steps, seed):
     assert score(trained(algo, {"id": "memory", "delay": 3}, steps, seed)) >= 0.95
+
+
+def test_recurrent_replay_recalls_the_first_cue():
+    assert score(trained(R2D2, {"id": "memory", "delay": 3}, 8_000, 0)) >= 0.95
 
 
 def test_without_a_memory_the_cue_is_lost():

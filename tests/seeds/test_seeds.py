@@ -166,6 +166,30 @@ def test_dqn(tmp_path: Path) -> None:
     assert len({run.trainer.at.episodes for run in seeds.runs}) > 1
 
 
+VALUE = {
+    "noisy": ["algo=dqn", "algo.noisy=0.5", "algo.tau=0.01"],
+    "munchausen": ["algo=dqn", "algo.munchausen=0.9", "algo.temperature=0.3"],
+    "c51": ["algo=c51", "algo.atoms=11", "algo.low=0"],
+    "qrdqn": ["algo=qrdqn", "algo.quantiles=7"],
+    "iqn": ["algo=iqn", "algo.percentiles.count=4", "algo.act_percentiles={sample: uniform, count: 4}"],
+    "fqf": ["algo=fqf", "algo.fractions=6"],
+    "rainbow": ["algo=rainbow", "algo.atoms=11", "algo.low=0"],
+    "r2d2": ["algo=r2d2", "algo.net.memory_size=8", "algo.replay={kind: replay, sequence: 4, burn_in: 2, batch: 8}"],
+}
+
+
+@pytest.mark.parametrize("name", VALUE)
+def test_value_based(tmp_path: Path, name: str) -> None:
+    kind, *own = VALUE[name]
+    rest = [word for word in DQN[1:] if name not in ("rainbow", "r2d2") or "double" not in word]  # they always are
+    check(tmp_path, [kind, *rest, *own, TENSORS, "train.budget=300 steps", "eval=never"], TWO)
+
+
+def test_pqn(tmp_path: Path) -> None:
+    words = ["algo=pqn", "algo.horizon=8", "algo.epsilon=1.0", "algo.net.hidden=[16, 16]", TENSORS]
+    check(tmp_path, [*words, "train.budget=300 steps"], TWO)
+
+
 def test_dqn_prioritised_in_a_world_of_tensors(tmp_path: Path) -> None:
     more = ["algo.replay.kind=prioritised", "algo.n_step=3", "algo.hold=2.0", "algo.limiter.opt_interval=0.9"]
     check(tmp_path, [*DQN, TENSORS, *more, "train.budget=180 steps"], TWO)  # few: a sum decides each draw
