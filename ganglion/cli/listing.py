@@ -27,7 +27,7 @@ def run(args: argparse.Namespace) -> int:
 
         for module in args.imports:
             import_module(module)
-    families = {f"{family}s": family for family in registry.TABLE}
+    families = {plural(family): family for family in registry.TABLE}
     accepted = [*families, "zoo"]
     if args.what is not None and args.what not in accepted:
         close = nearest(args.what, accepted)
@@ -37,6 +37,10 @@ def run(args: argparse.Namespace) -> int:
         lines = table(rows) or ["(none)"]
         say(*(lines if args.what else [f"{title}:", *(f"  {line}" for line in lines)]))
     return 0
+
+
+def plural(family: str) -> str:
+    return family + ("es" if family.endswith("s") else "s")
 
 
 def members(family: str, verbose: bool) -> list[tuple[str, ...]]:

@@ -16,7 +16,7 @@ ALLOWED: dict[str, set[str]] = {
     "registry": set(),
     "cpp_extension": set(),
     "processes": set(),
-    "config": {"core", "registry"},
+    "config": {"core", "registry", "spaces"},
     "ops": {"core"},
     "nn": {"core", "config", "cpp_extension", "ops"},
     "buffers": {"core", "config", "cpp_extension", "ops"},

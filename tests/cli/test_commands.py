@@ -49,7 +49,7 @@ def refused(argv: list[str], capsys: Captured) -> str:
         (["eval", "nowhere", "--episodes", "many"], "argument --episodes: invalid int value: 'many'"),
         (["eval", "nowhere", "--best", "--last"], "not allowed with"),
         (["play", "nowhere", "more"], "unexpected 'more'"),
-        (["list", "algo"], "cannot list 'algo'. Accepted: algos, envs,"),
+        (["list", "algo"], "cannot list 'algo'. Accepted: algos, bonuses, envs,"),
         (["show", "--import", "no.such.module", "x"], "--import no.such.module failed: ModuleNotFoundError"),
         (["show", "env.id=" + "x" * 5_000], f"algo is required. Accepted: {', '.join(TABLE['algo'])}"),
         (["show", "x" * 5_000], "File name too long"),

@@ -32,7 +32,7 @@ how = sys.argv[1]
 told = {"how": "hang", "at": 3, "only": 1 if how == "hung" else -1, "episode": 0}
 pool = Pool("tests.envs.faulty:faulty", told, 4, 2)
 pool.reset(0)
-everyone = [*pool.crew.members, *pool.crew._spares]
+everyone = [*pool.worker_processes.members, *pool.worker_processes._spares]
 print(*(member.pid for member in everyone), flush=True)
 for _ in range(2):
     pool.act([np.zeros(4, np.int64)])

@@ -99,7 +99,6 @@ def test_each_learns_as_it_would_alone(name: str, dtype: torch.dtype, monkeypatc
 @pytest.mark.parametrize("name", ["crossq", "flashsac"])
 def test_statistics_that_move_in_updates(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In float64: float32 differs in last bits, of which Adam makes whole steps where a gradient is 0."""
-    from tests.contract.test_algorithms import learnable
     from tests.contract.worlds import CASES, Bench
 
     monkeypatch.setattr("ganglion.nn.nets.flatten", lambda obs, *_: obs)
@@ -114,7 +113,8 @@ def test_statistics_that_move_in_updates(name: str, monkeypatch: pytest.MonkeyPa
         return algo
 
     case = next(case for case in CASES if case.name == name)
-    bench, *given, at = learnable(case)
+    bench = Bench(case)
+    *given, at = bench.learnable()
     mini, noise = ops.map_tree(lambda x: x.double() if x.is_floating_point() else x, (given[0], given[1][:2]))
     singles, many, knobs = [made(k) for k in range(2)], [made(k) for k in range(3)], bench.agent.knobs(at)
     stack = Stack(many[:-1], many[-1])
