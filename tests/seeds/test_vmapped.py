@@ -117,7 +117,7 @@ def test_statistics_that_move_in_updates(name: str, monkeypatch: pytest.MonkeyPa
     *given, at = bench.learnable()
     mini, noise = ops.map_tree(lambda x: x.double() if x.is_floating_point() else x, (given[0], given[1][:2]))
     singles, many, knobs = [made(k) for k in range(2)], [made(k) for k in range(3)], bench.agent.knobs(at)
-    stack = Stack(many[:-1], many[-1])
+    stack = Stack([[algo] for algo in many[:-1]], many[-1:])
     both = [ops.map_tree(lambda x: torch.stack([x, x]), x) for x in (mini, dict(knobs), Noise(*noise))]
     for _ in range(10):
         stack.all(many[-1].learn)(*both)
@@ -188,7 +188,7 @@ def test_gradients_of_narrow_ensembles_compile() -> None:
     made: list[Any] = [SimpleNamespace(model=Linears(1, 32, 3)) for _ in range(3)]
     for one in made:
         one.optim = ganglion.nn.Adam(one.model, lr=0.1)
-    stack = Stack(made[:-1], made[-1])
+    stack = Stack([[algo] for algo in made[:-1]], made[-1:])
 
     def learn(x: torch.Tensor) -> torch.Tensor:
         norm: torch.Tensor = made[-1].optim.step(made[-1].model(x).square().mean())
