@@ -21,6 +21,7 @@ TABLE: dict[str, dict[str, str]] = {
     "algo": {
         "a2c": "ganglion.algos.a2c",
         "acer": "ganglion.algos.acer",
+        "bootstrapped_dqn": "ganglion.algos.bootstrapped_dqn",
         "c51": "ganglion.algos.c51",
         "crossq": "ganglion.algos.crossq",
         "d4pg": "ganglion.algos.d4pg",

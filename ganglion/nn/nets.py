@@ -158,14 +158,14 @@ class Net(nn.Module):
 
 
 class Ensemble(nn.Module):
-    """A value of rows and actions by each member of a body: [T, B, inputs] -> [count, T, B], or with several `outputs`
-    [count, T, B, outputs]; computed as a Net is."""
+    """A value of rows and actions, where these are inputs, by each member of a body: [T, B, inputs] -> [count, T, B], or
+    with several `outputs` [count, T, B, outputs]; computed as a Net is."""
 
     def __init__(self, body: Body, outputs: int = 1) -> None:
         super().__init__()
         self.body, self.head = body, ValueHeads(body, outputs)
 
-    def forward(self, x: Tensor, action: Tensor) -> Tensor:
+    def forward(self, x: Tensor, action: Tensor | None = None) -> Tensor:
         body, head = self.body, self.head
         if untouched(body, MLP) and untouched(head, ValueHeads) and body.fuses(x):
             layers = *body.weights(), head.weight.transpose(1, 2).contiguous(), head.bias

@@ -21,7 +21,7 @@ from ganglion.core import Box, Discrete, EnvSpec, Noise, Past, Progress, SetKnob
 from ganglion.envs.check.findings import CheckReport, Finding
 from ganglion.errors import UserError
 from ganglion.fast import Compiled, Wrap, can_compile
-from ganglion.runtime.agent import Agent, enter
+from ganglion.runtime.agent import Agent, carrying, enter
 from ganglion.runtime.algorithm_errors import Forgotten, beyond_draws, told
 from ganglion.runtime.engine import Engine
 from ganglion.runtime.explorer import Explorer, Seat
@@ -176,11 +176,12 @@ def acts(make: Make) -> None:
 def reads(make: Make) -> None:
     """Central inference predicts in one process and explores in another, whose own weights are not the learner's."""
     bench = make()
-    algo, (step, past) = bench.algo, bench.now
+    algo, step, past = bench.algo, bench.now[0], bench.agent.begun(bench.now[1])
     first, second = bench.agent.parted(bench.seat.noise.next())
     knobs, obs = bench.agent.knobs(Progress()), enter(step.obs)
     with torch.no_grad():
-        prediction = ops.map_tree(lambda x: x.clone() if torch.is_tensor(x) else x, algo.predict(obs, past, first))
+        said = carrying(algo.predict(obs, past, first), past)
+        prediction = ops.map_tree(lambda x: x.clone() if torch.is_tensor(x) else x, said)
         right = algo.explore(prediction, knobs, second), algo.exploit(prediction)
         poison(bench, set(algo.parts()) - set(algo.acting()))
         again = algo.predict(obs, past, first)
