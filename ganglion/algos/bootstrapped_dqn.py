@@ -14,7 +14,6 @@ from typing import Any, Literal, NamedTuple
 import torch
 from pydantic import Field
 from torch import Tensor
-from torch.nn.functional import one_hot
 
 from ganglion import buffers, nn, ops
 from ganglion.config import (
@@ -37,14 +36,14 @@ class BootstrappedDQNConfig(AlgoConfig):
     n_step: int = Field(1, ge=1, le=1_000)
     heads: int = Field(10, ge=1, le=1_000)
     prior: NonNegative = 3.0  # scale of the random network that each head adds; 0: none
-    share: float = Field(0.5, gt=0, le=1)  # of the rows that each head learns from, drawn when a row is collected
+    share: float = Field(1.0, gt=0, le=1)  # of the rows that each head learns from, drawn when a row is collected
     evaluation: Literal["vote", "mean"] = "vote"  # of the heads, over actions
     double: bool = True  # the online head chooses the next action, its target values it
     loss: Literal["mse", "huber"] = "mse"
     max_norm: Positive = 10.0
-    target_every: Count = Field(50, ge=1)  # updates between two copies onto the target
+    target_every: Count = Field(4, ge=1)  # updates between two copies onto the target
     epsilon: Share = constant(0.0)  # share of random actions beside what the heads do
-    net: nn.MLPConfig = nn.MLPConfig(hidden=(64, 64))
+    net: nn.MLPConfig = nn.MLPConfig(hidden=(64, 64), init="orthogonal")
     replay: BufferConfig = buffers.ReplayConfig()
     limiter: LimiterConfig = buffers.RatioConfig(opt_interval=4, warmup=1_000)
     processor: ProcessorConfig = buffers.RowsConfig()
@@ -72,8 +71,9 @@ class HeadValues(NamedTuple):
 
     def mode(self) -> Tensor:
         """The action of most heads, or of the best mean; [T, B]."""
-        said = one_hot(self.best(), self.q.shape[-1]).to(self.q.dtype) if self.votes else self.q
-        return ops.best(said.mean(-2), self.legal)
+        actions = torch.arange(self.q.shape[-1], device=self.q.device)
+        said = self.best()[..., None] == actions if self.votes else self.q
+        return ops.best(said.to(self.q.dtype).mean(-2), self.legal)
 
     def of(self, head: Tensor) -> ops.Greedy:
         """One head for each slot, [T, B] -> values [T, B, A]."""
@@ -111,6 +111,7 @@ class PriorQHeads(Model):
         q, memory = self.learned.value(obs, past)
         return q + self.prior(obs, past), memory
 
+    @torch.no_grad()
     def prior(self, obs: Obs, past: Past) -> Tensor | float:
         """What is added to the values."""
         return 0.0 if self.fixed is None else self.scale * self.fixed.value(obs, Past((), past.start))[0]
@@ -122,7 +123,7 @@ class BootstrappedDQN(Algorithm[Sample[Transition], Sample[Transition]]):
     model: PriorQHeads
 
     def __init__(self, cfg: BootstrappedDQNConfig, spec: EnvSpec) -> None:
-        self.cfg, self.sync_every = cfg, cfg.target_every
+        self.cfg, self.sync_every, self.coins = cfg, cfg.target_every, ops.Greedy.draws.uniform
         self.model = PriorQHeads(cfg, spec, nn.discrete_actions(cfg, spec))
         self.target = nn.Lagged(self.model.learned)
         self.optim = nn.Adam(self.model.learned, lr=cfg.lr, max_norm=cfg.max_norm)
@@ -134,7 +135,7 @@ class BootstrappedDQN(Algorithm[Sample[Transition], Sample[Transition]]):
 
     def draws(self) -> Draws:
         masks = self.cfg.heads if self.cfg.share < 1 else 0
-        return Draws(explore=Draw(uniform=ops.Greedy.draws.uniform + 1 + masks))
+        return Draws(explore=Draw(uniform=self.coins + 1 + masks))
 
     def carry(self, slots: int) -> Carried:
         """The head that a slot follows; none is drawn yet."""
@@ -145,7 +146,7 @@ class BootstrappedDQN(Algorithm[Sample[Transition], Sample[Transition]]):
         return Prediction(HeadValues(q, ops.mask(obs), self.cfg.evaluation == "vote"), q.mean(-2).amax(-1), memory)
 
     def explore(self, prediction: Prediction, knobs: Knobs, noise: Noise) -> Acted:
-        coins, (which, *_), heads = ops.Greedy.draws.uniform, prediction.carried, self.cfg.heads
+        coins, (which,), heads = self.coins, prediction.carried, self.cfg.heads
         drawn = (noise.uniform[..., coins] * heads).long().clamp(max=heads - 1)
         head = torch.where(which < 0, drawn, which)
         action = prediction.dist.of(head).epsilon(knobs["epsilon"], noise)

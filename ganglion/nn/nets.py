@@ -158,8 +158,8 @@ class Net(nn.Module):
 
 
 class Ensemble(nn.Module):
-    """A value of rows and actions, where these are inputs, by each member of a body: [T, B, inputs] -> [count, T, B], or
-    with several `outputs` [count, T, B, outputs]; computed as a Net is."""
+    """A value of rows, and of actions where they are given, by each member of a body: [T, B, inputs] -> [count, T, B],
+    or with several `outputs` [count, T, B, outputs]; computed as a Net is."""
 
     def __init__(self, body: Body, outputs: int = 1) -> None:
         super().__init__()

@@ -138,7 +138,7 @@ def test_a_soft_target_follows_at_every_update_and_is_never_copied() -> None:
 def test_bootstrapped_dqn(evaluation: str) -> None:
     """Osband et al. 2016 and 2018: each head's own double goal, the prior in every value, masked rows left out."""
     heads, scale = 4, 2.5
-    u = Update("bootstrapped_dqn", heads=heads, prior=scale, evaluation=evaluation)
+    u = Update("bootstrapped_dqn", heads=heads, prior=scale, share=0.5, evaluation=evaluation)
     prior, learned = u.algo.model.fixed, u.algo.model.learned
     q, choice = (read(learned) + scale * read(prior) for read in (u.now, u.later))
     later = u.later(u.algo.target) + scale * u.later(prior)

@@ -169,6 +169,7 @@ def test_dqn(tmp_path: Path) -> None:
 VALUE = {
     "noisy": ["algo=dqn", "algo.noisy=0.5", "algo.tau=0.01"],
     "munchausen": ["algo=dqn", "algo.munchausen=0.9", "algo.temperature=0.3"],
+    "bootstrapped_dqn": ["algo=bootstrapped_dqn", "algo.heads=4", "algo.share=0.5"],
     "c51": ["algo=c51", "algo.atoms=11", "algo.low=0"],
     "qrdqn": ["algo=qrdqn", "algo.quantiles=7"],
     "iqn": ["algo=iqn", "algo.percentiles.count=4", "algo.act_percentiles={sample: uniform, count: 4}"],
