@@ -45,7 +45,9 @@ TABLE: dict[str, dict[str, str]] = {
         "trpo": "ganglion.algos.trpo",
     },
     "bonus": {
+        "e3b": "ganglion.bonuses.e3b",
         "icm": "ganglion.bonuses.icm",
+        "ngu": "ganglion.bonuses.ngu",
         "rnd": "ganglion.bonuses.rnd",
     },
     "env": {
