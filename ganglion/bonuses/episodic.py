@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import Field
 from torch import Tensor
 
+from ganglion import ops
 from ganglion.bonuses.curious import NOTED, ActionFeatures, Curious, CuriousConfig, Judged, Seen
 from ganglion.core import (
     Acted,
@@ -49,8 +50,7 @@ class Episodic(ActionFeatures):
         raise NotImplementedError(f"{type(self).__name__} compares nothing")
 
     def judge(self, seen: Seen) -> Judged:
-        assert isinstance(seen.noted, Tensor)
-        return Judged(seen.noted, -self.named(seen)[2])
+        return Judged(ops.first(seen.noted), -self.named(seen)[2])
 
 
 class EpisodicCurious(Curious):
