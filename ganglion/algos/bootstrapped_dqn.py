@@ -107,6 +107,9 @@ class PriorQHeads(Model):
     def initial(self, slots: int) -> Memory:
         return self.learned.initial(slots)
 
+    def action(self, obs: Obs, past: Past) -> tuple[Tensor, Memory]:
+        return self.value(obs, past)  # it is chosen by these
+
     def value(self, obs: Obs, past: Past, action: Action | None = None) -> tuple[Tensor, Memory]:
         q, memory = self.learned.value(obs, past)
         return q + self.prior(obs, past), memory
