@@ -46,7 +46,9 @@ class GTrXLLayer(nn.Module):
         super().__init__()
         self.heads, self.window = heads, window
         self.before, self.between = nn.LayerNorm(size), nn.LayerNorm(size)
-        self.query, self.key_value, self.merge = nn.Linear(size, size), nn.Linear(size, 2 * size), nn.Linear(size, size)
+        # a bias of keys would have no gradient but rounding errors
+        self.query, self.key_value = nn.Linear(size, size, bias=False), nn.Linear(size, 2 * size, bias=False)
+        self.merge = nn.Linear(size, size)
         self.widen, self.narrow = nn.Linear(size, 4 * size), nn.Linear(4 * size, size)
         self.gate, self.last_gate = GRUGate(size), GRUGate(size)
         # Relative positions (Dai et al. 2019), learned: a key of each distance, and biases of both kinds of score
@@ -70,8 +72,9 @@ class GTrXL(nn.Module):
     """A gated transformer over the last `window` rows of an episode (Parisotto et al. 2020): [T, B, inputs] ->
     [T, B, size], and the memory after them.
 
-    The memory is what each layer read of those rows, [1, B, window * size] each, and how many there are, [1, B, 1]. Rows
-    of a sequence are computed side by side, with the numbers of one after the other; gradients end at its first row.
+    The memory is what each layer read of those rows, [1, B, window * size] each, and how many there are, [1, B, 1].
+    Rows of a sequence are computed side by side, with the numbers of one after the other; no gradient passes to what
+    is remembered.
     """
 
     def __init__(self, inputs: int, size: int, layers: int, heads: int, window: int) -> None:
@@ -116,11 +119,11 @@ class Entities(nn.Module):
         super().__init__()
         self.out, self.heads = size, heads
         self.embed, self.before, self.after = nn.Linear(features, size), nn.LayerNorm(size), nn.LayerNorm(size)
-        self.query_key_value, self.merge = nn.Linear(size, 3 * size), nn.Linear(size, size)
+        self.query_key_value, self.merge = nn.Linear(size, 3 * size, bias=False), nn.Linear(size, size)
 
     def forward(self, entities: Tensor, there: Tensor | None = None) -> Tensor:
         """`there` [T, B, N] is true for entities that exist; None: all do."""
-        x = self.embed(entities.flatten(0, 1).float())
+        x = self.embed(entities.flatten(0, 1).to(self.embed.weight.dtype))
         live = torch.ones_like(x[..., 0], dtype=torch.bool) if there is None else there.flatten(0, 1).bool()
         parts = self.query_key_value(self.before(x)).chunk(3, -1)
         query, key, value = (heads_apart(part, self.heads) for part in parts)

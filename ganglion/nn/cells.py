@@ -1,4 +1,4 @@
-"""Memories of recurrent cells, and their steps: the library's own, and plain operations where it cannot follow (inside vmap)."""
+"""Memories of recurrent cells, and their steps: the library's own, plain operations inside vmap."""
 
 from __future__ import annotations
 

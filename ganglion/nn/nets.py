@@ -15,7 +15,17 @@ from ganglion.core import Action, Box, EnvSpec, Memory, Model, Noise, Obs, Past,
 from ganglion.nn.cells import CellMemory
 from ganglion.nn.heads import PolicyHead, QHead, ValueHead, ValueHeads, check_mask
 from ganglion.nn.inputs import (
-    IMAGE, Reading, boxes, flat_size, flatten, init_convs, is_image, is_set, part_at, set_mask, view,
+    IMAGE,
+    Reading,
+    boxes,
+    flat_size,
+    flatten,
+    init_convs,
+    is_image,
+    is_set,
+    part_at,
+    set_mask,
+    view,
 )  # fmt: skip
 from ganglion.nn.kernels import cpu_mlp, untouched
 from ganglion.nn.layers import MLP, PRECISIONS, Activation, Body, Init, LinearHead, Norm, Precision
@@ -41,7 +51,7 @@ class MLPConfig(NetConfig):
     memory_window: int = Field(16, ge=1, le=4_096)  # gtrxl: rows that are looked back at
     memory_layers: int = Field(1, ge=1, le=64)  # gtrxl
     heads: int = Field(4, ge=1, le=256)  # of attention: gtrxl and entities
-    images: Literal["nature", "impala"] = "nature"  # images of 36 x 36 and more: three convolutions, or a residual network
+    images: Literal["nature", "impala"] = "nature"  # from 36 x 36: three convolutions, or a residual network
     width: int = Field(1, ge=1, le=64)  # impala: multiplies its channels
     entities: Literal["flat", "attention"] = "flat"  # Boxes [entities, features]: as flat numbers, or attended to
     entity_size: Size = 64
@@ -97,7 +107,7 @@ class ObsEncoder(Model):
         sets = [(path, part) for path, part in found if is_set(part, self.how)]
         self.entities = [(path, set_mask(space, path, part.shape[0])) for path, part in sets]
         self.norm = ObsNormaliser(self.flat) if net.normalise and self.flat else None
-        size = self.flat + sum(part.out for part in (*self.pixels, *self.sets))  # type: ignore[misc]
+        size = self.flat + sum(part.out for part in (*self.pixels, *self.sets))
         self.memory = remembering(net, size)
         self.out = size if self.memory is None else net.memory_size
 
