@@ -120,7 +120,7 @@ CASES = [
     Case("impala-all", "impala", THREE, MASKED, over(IMPALA, epochs=2, minibatches=2,
          net={"memory": "lstm", "memory_size": 8, "normalise": True})),
     Case("a2c", "a2c", TWO, settings=ROLLOUT),
-    Case("a2c-hybrid", "a2c", HYBRID, MIXED, over(ROLLOUT, optim="adam", normalise_advantage=True, lam=0.9)),
+    Case("a2c-hybrid", "a2c", HYBRID, MIXED, over(ROLLOUT, optim={"name": "adamw", "clip": "momentum", "after": 1, "ignore": "norm"}, normalise_advantage=True, lam=0.9)),
     Case("a2c-all", "a2c", THREE, MASKED, over(ROLLOUT, shared=True,
          net={"memory": "lstm", "memory_size": 8, "normalise": True})),
     Case("reinforce", "reinforce", TWO, settings=ROLLOUT),
