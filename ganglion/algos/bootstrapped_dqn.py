@@ -32,6 +32,7 @@ class BootstrappedDQNConfig(AlgoConfig):
 
     actions = "discrete"
     lr: Rate = 1e-3
+    optim: nn.OptimConfig = nn.OptimConfig()
     gamma: float = Field(0.99, ge=0, le=1)
     n_step: int = Field(1, ge=1, le=1_000)
     heads: int = Field(10, ge=1, le=1_000)
@@ -129,7 +130,7 @@ class BootstrappedDQN(Algorithm[Sample[Transition], Sample[Transition]]):
         self.cfg, self.sync_every, self.coins = cfg, cfg.target_every, ops.Greedy.draws.uniform
         self.model = PriorQHeads(cfg, spec, nn.discrete_actions(cfg, spec))
         self.target = nn.Lagged(self.model.learned)
-        self.optim = nn.Adam(self.model.learned, lr=cfg.lr, max_norm=cfg.max_norm)
+        self.optim = nn.optimiser(cfg.optim, self.model.learned, lr=cfg.lr, max_norm=cfg.max_norm)
 
     # ------------------------------------------------------------ acting
 

@@ -33,6 +33,7 @@ class DQNConfig(AlgoConfig):
 
     actions = "discrete"
     lr: Rate = 2.5e-4
+    optim: nn.OptimConfig = nn.OptimConfig()
     gamma: float = Field(0.99, ge=0, le=1)
     n_step: int = Field(1, ge=1, le=1_000)
     double: bool = True  # the online model chooses the next action, the target values it
@@ -78,7 +79,7 @@ class DQN(Algorithm[Sample[Transition], Sample[Transition]]):
             cfg.net, spec, nn.discrete_actions(cfg, spec), cfg.dueling, cfg.replay.warms, noisy=cfg.noisy
         )
         self.target = nn.Lagged(self.model)
-        self.optim = nn.Adam(self.model, lr=cfg.lr, max_norm=cfg.max_norm)
+        self.optim = nn.optimiser(cfg.optim, self.model, lr=cfg.lr, max_norm=cfg.max_norm)
 
     # ------------------------------------------------------------ acting
 

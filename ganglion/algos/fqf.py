@@ -32,6 +32,7 @@ class FQFConfig(AlgoConfig):
     actions = "discrete"
     lr: Rate = 2.5e-4
     lr_fractions: Rate = 2.5e-5  # of the network that proposes them
+    optim: nn.OptimConfig = nn.OptimConfig()
     gamma: float = Field(0.99, ge=0, le=1)
     n_step: int = Field(1, ge=1, le=1_000)
     fractions: int = Field(32, ge=2, le=1_000)
@@ -94,8 +95,8 @@ class FQF(Algorithm[Sample[Transition], Sample[Transition]]):
         self.cfg, self.sync_every = cfg, cfg.target_every
         self.model = FQFModel(cfg, spec)
         self.target = nn.Lagged(self.model)
-        self.optim = nn.Adam(self.model.net, lr=cfg.lr, max_norm=cfg.max_norm)
-        self.fraction_optim = nn.Adam(self.model.proposal, lr=cfg.lr_fractions, max_norm=cfg.max_norm)
+        self.optim = nn.optimiser(cfg.optim, self.model.net, lr=cfg.lr, max_norm=cfg.max_norm)
+        self.fraction_optim = nn.optimiser(cfg.optim, self.model.proposal, lr=cfg.lr_fractions, max_norm=cfg.max_norm)
 
     # ------------------------------------------------------------ acting
 

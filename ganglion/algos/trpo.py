@@ -36,6 +36,7 @@ class TRPOConfig(AlgoConfig):
     iterations: int = Field(10, ge=1, le=1_000)  # of conjugate gradients
     halvings: int = Field(10, ge=1, le=100)  # lengths that are tried, each half of the one before
     lr: Rate = 1e-3  # of the critic
+    optim: nn.OptimConfig = nn.OptimConfig()
     value_steps: int = Field(10, ge=1, le=1_000)  # of the critic per rollout
     normalise_advantage: bool = True
     log_std: float = Field(0.0, ge=-20, le=20)  # of continuous actions, at the start
@@ -132,7 +133,7 @@ class TRPO(Algorithm[Rollout, Judged]):
         self.cfg, self.spec = cfg, spec
         self.model = ActorAndCritic(cfg, spec)
         self.natural = NaturalGradient(self.model.actor, lr=1.0)
-        self.optim = nn.Adam(self.model.critic, lr=cfg.lr)
+        self.optim = nn.optimiser(cfg.optim, self.model.critic, lr=cfg.lr)
 
     # ------------------------------------------------------------ acting
 

@@ -38,6 +38,7 @@ MIXED = Composite(
 )
 PARTS = Composite({"speed": Box((2,)), "gear": Discrete(3), "lamps": MultiBinary(2)})
 GRID = Composite({"cells": Box((10, 10, 4), torch.uint8, (0.0,), (1.0,)), "action_mask": MultiBinary(3)})
+SETS = Composite({"units": Box((5, 3)), "units_mask": MultiBinary(5), "speed": Box((2,))})
 HYBRID = Composite({"steer": ARM, "gear": THREE, "lamps": MultiBinary(2), "keys": MultiDiscrete((2, 3))})
 SMALL_REPLAY = {"capacity": 600, "batch": 16}
 DQN = {"replay": SMALL_REPLAY, "limiter": {"warmup": 50, "opt_interval": 6}, "net": {"hidden": [16]}, "target_every": 3}
@@ -75,6 +76,20 @@ CASES = [
          net={"hidden": [64, 72]})),
     Case("bootstrapped_dqn-plain", "bootstrapped_dqn", TWO, MIXED, over(DQN, prior=0.0, double=False,
          bonus=RND)),
+    Case("dqn-gtrxl", "dqn", THREE, MASKED, over(DQN, n_step=2,
+         replay={"kind": "prioritised", "sequence": 6, "burn_in": 2}, net={"memory": "gtrxl", "memory_size": 8,
+         "memory_window": 4, "memory_layers": 2, "heads": 2})),
+    Case("dqn-entities", "dqn", TWO, SETS, over(DQN, net={"entities": "attention", "entity_size": 8, "heads": 2,
+         "norm": "rms", "spectral": True, "init": "he"})),
+    Case("ppo-gtrxl", "ppo", THREE, MASKED, over(PPO,
+         net={"memory": "gtrxl", "memory_size": 8, "memory_window": 3, "heads": 2, "normalise": True})),
+    Case("ppo-entities", "ppo", HYBRID, SETS, over(PPO, net={"entities": "attention", "entity_size": 8, "heads": 2,
+         "norm": "rms", "spectral": True, "init": "xavier"})),
+    Case("ppo-resnet", "ppo", TWO, Box((1, 36, 36), torch.uint8), over(PPO, shared=True, net={"images": "impala"})),
+    Case("dqn-resnet", "dqn", TWO, MIXED, over(DQN, net={"images": "impala", "precision": "bfloat16"})),
+    Case("sac-entities", "sac", ARM, SETS, over(SAC, net={"entities": "attention", "entity_size": 8, "heads": 2,
+         "norm": "rms", "spectral": True, "init": "he"})),
+    Case("sac-resnet", "sac", ARM, Box((36, 36, 1), torch.uint8), over(SAC, net={"images": "impala"})),
     Case("c51", "c51", TWO, settings=over(DQN, low=-5, high=5)),
     Case("c51-all", "c51", THREE, MASKED, over(DQN, dueling=True, n_step=3, atoms=11, double=False,
          replay={"kind": "prioritised", "sequence": 4}, net={"memory": "lstm", "memory_size": 8, "normalise": True})),
@@ -113,7 +128,8 @@ CASES = [
     Case("impala-all", "impala", THREE, MASKED, over(IMPALA, epochs=2, minibatches=2,
          net={"memory": "lstm", "memory_size": 8, "normalise": True})),
     Case("a2c", "a2c", TWO, settings=ROLLOUT),
-    Case("a2c-hybrid", "a2c", HYBRID, MIXED, over(ROLLOUT, optim="adam", normalise_advantage=True, lam=0.9)),
+    Case("a2c-hybrid", "a2c", HYBRID, MIXED, over(ROLLOUT, normalise_advantage=True, lam=0.9,
+         optim={"name": "adamw", "clip": "momentum", "after": 1, "ignore": "norm"})),
     Case("a2c-all", "a2c", THREE, MASKED, over(ROLLOUT, shared=True,
          net={"memory": "lstm", "memory_size": 8, "normalise": True})),
     Case("reinforce", "reinforce", TWO, settings=ROLLOUT),
