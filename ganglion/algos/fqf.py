@@ -18,6 +18,7 @@ from ganglion.config import (
     register,
 )  # fmt: skip
 from ganglion.core import (
+    Action,
     Acted, Algorithm, Draws, EnvSpec, Knobs, Memory, Model, Noise, Obs, Past, Prediction, Progress, Recipe, Sample,
     Stateful, Transition, Update,
 )  # fmt: skip
@@ -70,6 +71,13 @@ class FQFModel(Model):
 
     def initial(self, slots: int) -> Memory:
         return self.net.initial(slots)
+
+    def action(self, obs: Obs, past: Past) -> tuple[Tensor, Memory]:
+        return self.value(obs, past)  # it is chosen by these
+
+    def value(self, obs: Obs, past: Past, action: Action | None = None) -> tuple[Tensor, Memory]:
+        features, memory = self.net.features(obs, past)
+        return self.mean(features), memory
 
     def mean(self, features: Tensor) -> Tensor:
         """The expected return: quantiles at the middles, each as wide as its fraction, [T, B, A]."""

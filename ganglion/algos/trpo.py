@@ -81,10 +81,14 @@ class ActorAndCritic(Model):
         return self.actor.initial(slots) + self.critic.initial(slots)
 
     def action(self, obs: Obs, past: Past) -> tuple[Tensor, Memory]:
-        return self.actor(obs, past._replace(memory=past.memory[: len(past.memory) // 2]))
+        half = len(past.memory) // 2
+        raw, memory = self.actor(obs, past._replace(memory=past.memory[:half]))
+        return raw, memory + past.memory[half:]  # the critic's is as it was
 
     def value(self, obs: Obs, past: Past, action: Action | None = None) -> tuple[Tensor, Memory]:
-        return self.critic(obs, past._replace(memory=past.memory[len(past.memory) // 2 :]))
+        half = len(past.memory) // 2
+        value, memory = self.critic(obs, past._replace(memory=past.memory[half:]))
+        return value, past.memory[:half] + memory
 
 
 class Judged(NamedTuple):
@@ -137,8 +141,8 @@ class TRPO(Algorithm[Rollout, Judged]):
 
     def predict(self, obs: Obs, past: Past, noise: Noise) -> Prediction:
         raw, memory = self.model.action(obs, past)
-        value, more = self.model.value(obs, past)
-        return Prediction(ops.dist(raw, self.spec.action, ops.mask(obs)), value, memory + more)
+        value, memory = self.model.value(obs, past._replace(memory=memory))
+        return Prediction(ops.dist(raw, self.spec.action, ops.mask(obs)), value, memory)
 
     def explore(self, prediction: Prediction, knobs: Knobs, noise: Noise) -> Acted:
         return Acted(prediction.dist.sample(noise), {"value": prediction.value}, prediction.memory)
