@@ -80,6 +80,7 @@ TABLE: dict[str, dict[str, str]] = {
         "ray": "ganglion.fleet.build",
         "files": "ganglion.fleet.build",
         "learners": "ganglion.fleet.learner_processes",
+        "offline": "ganglion.data.offline",
     },
     "writer": {
         "console": "ganglion.record.writers.console",

@@ -191,14 +191,21 @@ def fitted(data: Dataset, spec: EnvSpec, setting: str = "data.path") -> Dataset:
 
 
 def alike(one: Space, other: Space) -> bool:
-    """Whether numbers of one space can be taken for those of another; bounds may differ."""
+    """Whether numbers of one space can be taken for those of another; bounds may differ, and choices may be fewer."""
     if type(one) is Box and type(other) is Box:
         return tuple(one.shape) == tuple(other.shape)
+    if type(one) is Discrete and type(other) is Discrete:
+        return one.n <= other.n
     return type(one) is type(other) and one == other
 
 
 def as_space(x: Tensor, space: Space) -> Tensor:
-    return x.to(space.dtype) if type(space) is Box else x
+    match space:
+        case Box():
+            return x.to(space.dtype)
+        case Discrete() | MultiDiscrete():
+            return x.long()
+    return x
 
 
 # ------------------------------------------------------------ spaces as JSON
