@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ganglion.data import files
 from ganglion.data.dataset import Dataset, fitted, joined
+from ganglion.data.foreign import reader
 from ganglion.errors import UserError
 
 KNOWN = "a folder written by `ganglion record`, a Minari dataset, .hdf5, .npz or .parquet"
@@ -19,12 +20,10 @@ def load(path: str | Path, skip: bool = False) -> Dataset:
         raise UserError(f"{where} is not there. Accepted: {KNOWN}.")
     if files.is_dataset(where):
         return files.read(where, skip)
-    from ganglion.data import foreign  # with packages that are not always installed
-
-    reader = foreign.reader(where)
-    if reader is None:
+    read = reader(where)
+    if read is None:
         raise UserError(f"{where} is no dataset. Accepted: {KNOWN}.")
-    return reader(where)
+    return read(where)
 
 
 def load_all(paths: Sequence[str], skip: bool = False) -> Dataset:
