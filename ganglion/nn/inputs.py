@@ -7,7 +7,7 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
-from ganglion.core import Box, Composite, Discrete, MultiBinary, MultiDiscrete, Obs, Space
+from ganglion.core import CENTRAL, Box, Composite, Discrete, MultiBinary, MultiDiscrete, Obs, Space
 from ganglion.nn.kernels import untouched
 from ganglion.nn.kernels.conv import convolved, scaled
 from ganglion.nn.layers import PRECISIONS, Init, Precision
@@ -41,8 +41,8 @@ def flat_size(space: Space, least: int = IMAGE) -> int:
 
 
 def seen(space: Composite) -> dict[str, Space]:
-    """The parts a network looks at: all but the action mask."""
-    return {name: part for name, part in space.items.items() if name != "action_mask"}
+    """The parts a network looks at: all but the action mask and what is central."""
+    return {name: part for name, part in space.items.items() if name not in ("action_mask", CENTRAL)}
 
 
 def one_hot(choice: Tensor, n: int) -> Tensor:
