@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ganglion.core import Box, Composite, Discrete, MultiBinary, MultiDiscrete, Obs, Space
+from ganglion.core import CENTRAL, Box, Composite, Discrete, MultiBinary, MultiDiscrete, Obs, Space
 from ganglion.errors import UserError
 from ganglion.nn.kernels import untouched
 from ganglion.nn.kernels.conv import convolved, scaled
@@ -63,8 +63,8 @@ def flat_size(space: Space, how: Reading = READING) -> int:
 
 
 def seen(space: Composite, how: Reading = READING) -> dict[str, Space]:
-    """The parts a network looks at by themselves: all but the action mask and the masks of sets."""
-    masks = {"action_mask", *(f"{name}_mask" for name, part in space.items.items() if is_set(part, how))}
+    """The parts a network looks at by themselves: all but the action mask, masks of sets and what is central."""
+    masks = {"action_mask", CENTRAL, *(f"{name}_mask" for name, part in space.items.items() if is_set(part, how))}
     return {name: part for name, part in space.items.items() if name not in masks}
 
 
