@@ -21,7 +21,7 @@ from ganglion.core import Box, Discrete, EnvSpec, Noise, Past, Progress, SetKnob
 from ganglion.envs.check.findings import CheckReport, Finding
 from ganglion.errors import UserError
 from ganglion.fast import Compiled, Wrap, can_compile
-from ganglion.runtime.agent import Agent, enter
+from ganglion.runtime.agent import Agent, carrying, enter
 from ganglion.runtime.algorithm_errors import Forgotten, beyond_draws, told
 from ganglion.runtime.engine import Engine
 from ganglion.runtime.explorer import Explorer, Seat
@@ -180,7 +180,8 @@ def reads(make: Make) -> None:
     first, second = bench.agent.parted(bench.seat.noise.next())
     knobs, obs = bench.agent.knobs(Progress()), enter(step.obs)
     with torch.no_grad():
-        prediction = ops.map_tree(lambda x: x.clone() if torch.is_tensor(x) else x, algo.predict(obs, past, first))
+        said = carrying(algo.predict(obs, past, first), past)
+        prediction = ops.map_tree(lambda x: x.clone() if torch.is_tensor(x) else x, said)
         right = algo.explore(prediction, knobs, second), algo.exploit(prediction)
         poison(bench, set(algo.parts()) - set(algo.acting()))
         again = algo.predict(obs, past, first)
@@ -218,7 +219,7 @@ def waits(make: Make) -> None:
     acting = bench.seat.stream.noise(bench.agent.draws.explore, 1, bench.seat.count)
     with NoSync():  # type: ignore[no-untyped-call]
         with torch.no_grad():
-            algo.explore(algo.predict(obs, past, still), knobs, acting)
+            algo.explore(carrying(algo.predict(obs, past, still), past), knobs, acting)
             algo.exploit(algo.predict(obs, past, still))
         algo.learn(mini, knobs, noise)
         algo.learn_late(mini, knobs, noise)
