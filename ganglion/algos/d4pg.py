@@ -27,9 +27,10 @@ from ganglion.config import (
     register,
 )
 from ganglion.core import (
-    Acted, Action, Algorithm, Box, Draw, Draws, EnvSpec, Knobs, Memory, Noise, Obs, Past, Prediction, Progress, Recipe,
-    Sample, Stateful, Transition, Update,
+    Acted, Action, Algorithm, Box, Carried, Draw, Draws, EnvSpec, Knobs, Memory, Noise, Obs, Past, Prediction, Progress,
+    Recipe, Sample, Stateful, Transition, Update,
 )  # fmt: skip
+from ganglion.nn.action_noise import ActionNoise, NoiseKind
 from ganglion.nn.actor_critics import ActorCritics, DeterministicActor, bounded
 
 
@@ -48,7 +49,9 @@ class D4PGConfig(AlgoConfig):
     low: Real = -150.0  # the first of them
     high: Real = 150.0  # the last
     noise: Amount = constant(0.3)  # deviation of training actions, in units of half the range
-    hold: Positive = Field(1.0, ge=1)  # steps for which a slot keeps its noise, on average
+    noise_kind: NoiseKind = "gaussian"  # white; ou: Ornstein-Uhlenbeck; pink: power 1 / f
+    theta: Positive = Field(0.15, le=1)  # rate at which Ornstein-Uhlenbeck noise returns to 0
+    hold: Positive = Field(1.0, ge=1)  # steps for which a slot keeps white noise, on average
     max_norm: Positive | None = None  # of gradients; None: no limit
     net: nn.MLPConfig = nn.MLPConfig(hidden=(256, 256))
     replay: BufferConfig = buffers.ReplayConfig(capacity=1_000_000, batch=256)
@@ -97,6 +100,7 @@ class D4PG(Algorithm[Sample[Transition], Sample[Transition]]):
 
     def __init__(self, cfg: D4PGConfig, spec: EnvSpec) -> None:
         self.cfg, self.space = cfg, (space := bounded(cfg, spec, cfg.net))
+        self.noise = ActionNoise(cfg.noise_kind, space.size, cfg.theta)
         actor, critic = DeterministicActor(cfg.net, spec, space), D4PGCritic(cfg, spec, space)
         self.model = ActorCritics(actor, critic)
         self.target = nn.Lagged(self.model)
@@ -111,7 +115,11 @@ class D4PG(Algorithm[Sample[Transition], Sample[Transition]]):
 
     def draws(self) -> Draws:
         n = self.space.size
-        return Draws(explore=Draw(uniform=n, normal=n), hold=self.cfg.hold)
+        own = Draw(uniform=n, normal=self.noise.draws)
+        return Draws(explore=own, hold=self.noise.hold(self.cfg.hold))
+
+    def carry(self, slots: int) -> Carried:
+        return self.noise.carry(slots)
 
     def predict(self, obs: Obs, past: Past, noise: Noise) -> Prediction:
         action, memory = self.model.action(obs, past)
@@ -120,9 +128,10 @@ class D4PG(Algorithm[Sample[Transition], Sample[Transition]]):
     def explore(self, prediction: Prediction, knobs: Knobs, noise: Noise) -> Acted:
         chosen = prediction.dist.mode()
         low, high = ops.bounds(self.space, chosen)
-        shaken = ops.gaussian(chosen, noise.normal, knobs["noise"], low, high)
+        carried, normal = self.noise.step(prediction.carried, noise.normal)
+        shaken = ops.gaussian(chosen, normal, knobs["noise"], low, high)
         anything = ops.anywhere(self.space, noise.uniform, (low, high))
-        return Acted(torch.where(knobs["random"] > 0, anything, shaken), {}, prediction.memory)
+        return Acted(torch.where(knobs["random"] > 0, anything, shaken), {}, prediction.memory, carried)
 
     # ------------------------------------------------------------ learning
 

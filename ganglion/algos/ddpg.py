@@ -25,9 +25,10 @@ from ganglion.config import (
     register,
 )
 from ganglion.core import (
-    Acted, Algorithm, Draw, Draws, EnvSpec, Knobs, Noise, Obs, Past, Prediction, Progress, Recipe, Sample, Stateful,
-    Transition, Update,
+    Acted, Algorithm, Carried, Draw, Draws, EnvSpec, Knobs, Noise, Obs, Past, Prediction, Progress, Recipe, Sample,
+    Stateful, Transition, Update,
 )  # fmt: skip
+from ganglion.nn.action_noise import ActionNoise, NoiseKind
 from ganglion.nn.actor_critics import ActorCritics, Critics, DeterministicActor, bounded
 
 
@@ -43,7 +44,9 @@ class DDPGConfig(AlgoConfig):
     n_step: int = Field(1, ge=1, le=1_000)
     tau: Positive = Field(0.005, le=1)  # how fast the targets follow
     noise: Amount = constant(0.2)  # deviation of training actions, in units of half the range
-    hold: Positive = Field(7.0, ge=1)  # steps for which a slot keeps its noise, on average; 1: white noise
+    noise_kind: NoiseKind = "gaussian"  # white; ou: Ornstein-Uhlenbeck; pink: power 1 / f
+    theta: Positive = Field(0.15, le=1)  # rate at which Ornstein-Uhlenbeck noise returns to 0
+    hold: Positive = Field(7.0, ge=1)  # steps for which a slot keeps white noise, on average; 1: white noise
     max_norm: Positive | None = None  # of gradients; None: no limit
     net: nn.MLPConfig = nn.MLPConfig(hidden=(256, 256))
     replay: BufferConfig = buffers.ReplayConfig(capacity=1_000_000, batch=256)
@@ -65,6 +68,7 @@ class DDPG(Algorithm[Sample[Transition], Sample[Transition]]):
 
     def __init__(self, cfg: DDPGConfig, spec: EnvSpec) -> None:
         self.cfg, self.space = cfg, (space := bounded(cfg, spec, cfg.net))
+        self.noise = ActionNoise(cfg.noise_kind, space.size, cfg.theta)
         actor, critic = DeterministicActor(cfg.net, spec, space), Critics(cfg.net, spec, space, count=1)
         self.model = ActorCritics(actor, critic)
         self.target = nn.Lagged(self.model)
@@ -79,7 +83,11 @@ class DDPG(Algorithm[Sample[Transition], Sample[Transition]]):
 
     def draws(self) -> Draws:
         n = self.space.size
-        return Draws(explore=Draw(uniform=n, normal=n), hold=self.cfg.hold)
+        own = Draw(uniform=n, normal=self.noise.draws)
+        return Draws(explore=own, hold=self.noise.hold(self.cfg.hold))
+
+    def carry(self, slots: int) -> Carried:
+        return self.noise.carry(slots)
 
     def predict(self, obs: Obs, past: Past, noise: Noise) -> Prediction:
         action, memory = self.model.action(obs, past)
@@ -88,9 +96,10 @@ class DDPG(Algorithm[Sample[Transition], Sample[Transition]]):
     def explore(self, prediction: Prediction, knobs: Knobs, noise: Noise) -> Acted:
         chosen = prediction.dist.mode()
         low, high = ops.bounds(self.space, chosen)
-        shaken = ops.gaussian(chosen, noise.normal, knobs["noise"], low, high)
+        carried, normal = self.noise.step(prediction.carried, noise.normal)
+        shaken = ops.gaussian(chosen, normal, knobs["noise"], low, high)
         anything = ops.anywhere(self.space, noise.uniform, (low, high))
-        return Acted(torch.where(knobs["random"] > 0, anything, shaken), {}, prediction.memory)
+        return Acted(torch.where(knobs["random"] > 0, anything, shaken), {}, prediction.memory, carried)
 
     # ------------------------------------------------------------ learning
 

@@ -29,9 +29,10 @@ from ganglion.config import (
     register,
 )
 from ganglion.core import (
-    Acted, Algorithm, Draw, Draws, EnvSpec, Knobs, Noise, Obs, Past, Prediction, Progress, Recipe, Sample, Stateful,
-    Transition, Update,
+    Acted, Algorithm, Carried, Draw, Draws, EnvSpec, Knobs, Noise, Obs, Past, Prediction, Progress, Recipe, Sample,
+    Stateful, Transition, Update,
 )  # fmt: skip
+from ganglion.nn.action_noise import ActionNoise, NoiseKind
 from ganglion.nn.actor_critics import ActorCritics, Critics, DeterministicActor, bounded
 
 
@@ -48,7 +49,9 @@ class TD3Config(AlgoConfig):
     tau: Positive = Field(0.005, le=1)  # how fast the targets follow
     delay: Count = Field(2, ge=1)  # updates of the critics per update of the actor and the targets
     noise: Amount = constant(0.1)  # deviation of training actions, in units of half the range
-    hold: Positive = Field(1.0, ge=1)  # steps for which a slot keeps its noise, on average
+    noise_kind: NoiseKind = "gaussian"  # white; ou: Ornstein-Uhlenbeck; pink: power 1 / f
+    theta: Positive = Field(0.15, le=1)  # rate at which Ornstein-Uhlenbeck noise returns to 0
+    hold: Positive = Field(1.0, ge=1)  # steps for which a slot keeps white noise, on average
     smoothing: NonNegative = 0.2  # deviation of the target's actions, in the same units
     smoothing_limit: NonNegative = 0.5  # no further than this
     max_norm: Positive | None = None  # of gradients; None: no limit
@@ -73,6 +76,7 @@ class TD3(Algorithm[Sample[Transition], Sample[Transition]]):
     def __init__(self, cfg: TD3Config, spec: EnvSpec) -> None:
         self.cfg, self.late_every = cfg, cfg.delay
         self.space = space = bounded(cfg, spec, cfg.net)
+        self.noise = ActionNoise(cfg.noise_kind, space.size, cfg.theta)
         actor, critics = DeterministicActor(cfg.net, spec, space), Critics(cfg.net, spec, space)
         self.model = ActorCritics(actor, critics)
         self.target = nn.Lagged(self.model)
@@ -87,7 +91,11 @@ class TD3(Algorithm[Sample[Transition], Sample[Transition]]):
 
     def draws(self) -> Draws:
         n = self.space.size
-        return Draws(explore=Draw(uniform=n, normal=n), learn=Draw(normal=n), hold=self.cfg.hold)
+        own = Draw(uniform=n, normal=self.noise.draws)
+        return Draws(explore=own, learn=Draw(normal=n), hold=self.noise.hold(self.cfg.hold))
+
+    def carry(self, slots: int) -> Carried:
+        return self.noise.carry(slots)
 
     def predict(self, obs: Obs, past: Past, noise: Noise) -> Prediction:
         action, memory = self.model.action(obs, past)
@@ -97,8 +105,9 @@ class TD3(Algorithm[Sample[Transition], Sample[Transition]]):
         chosen = prediction.dist.mode()
         low, high = ops.bounds(self.space, chosen)
         anything = ops.anywhere(self.space, noise.uniform, (low, high))
-        shaken = ops.gaussian(chosen, noise.normal, knobs["noise"], low, high)
-        return Acted(torch.where(knobs["random"] > 0, anything, shaken), {}, prediction.memory)
+        carried, normal = self.noise.step(prediction.carried, noise.normal)
+        shaken = ops.gaussian(chosen, normal, knobs["noise"], low, high)
+        return Acted(torch.where(knobs["random"] > 0, anything, shaken), {}, prediction.memory, carried)
 
     # ------------------------------------------------------------ learning
 

@@ -41,5 +41,5 @@ def test_rewards_are_those_of_the_table(game: str) -> None:
 def test_k_is_of_penalty_alone() -> None:
     with pytest.raises(UserError, match=r"env.k: climbing has no such setting; penalty has."):
         MatrixConfig(id="climbing", k=-1.0).build()
-    with pytest.raises(UserError, match="Accepted|climbing"):
+    with pytest.raises(UserError, match=r"Accepted|climbing"):
         ganglion.load_config(None, ["algo=ppo", "env={kind: matrix, id: climing}"])

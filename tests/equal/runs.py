@@ -100,7 +100,7 @@ SORTS: dict[str, dict[str, Any]] = {
                  "limiter": {"warmup": 150, "opt_interval": 2}},
         "env": {"kind": "gym", "id": "Pendulum-v1", "slots": 2}},
     "td3": {
-        "algo": {"kind": "td3", "delay": 3, "replay": REPLAY, "net": {"hidden": [16]},
+        "algo": {"kind": "td3", "delay": 3, "noise_kind": "pink", "replay": REPLAY, "net": {"hidden": [16]},
                  "limiter": {"warmup": 150, "opt_interval": 2}},
         "env": {"kind": "gym", "id": "Pendulum-v1", "slots": 2}},
     "ddpg": {

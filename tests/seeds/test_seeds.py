@@ -241,6 +241,11 @@ def test_continuous_control_for_few_updates(tmp_path: Path, algo: str) -> None:
     check(tmp_path, [f"algo={algo}", *CONTINUOUS, "eval=never", "train.budget=130 steps"], TWO)
 
 
+@pytest.mark.parametrize("noise", ["ou", "pink"])
+def test_noise_that_slots_carry(tmp_path: Path, noise: str) -> None:
+    check(tmp_path, ["algo=ddpg", *CONTINUOUS, "eval=never", f"algo.noise_kind={noise}", "train.budget=200 steps"], TWO)
+
+
 def test_discrete_sac(tmp_path: Path) -> None:
     words = ["algo=discrete_sac", *CONTINUOUS[:-1], TENSORS, "eval=never"]
     check(tmp_path, words, TWO)
