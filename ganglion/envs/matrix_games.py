@@ -3,14 +3,14 @@ on. Nothing but who one is can be seen."""
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from ganglion.config import EnvConfig, Real, register
-from ganglion.core import CENTRAL, Box, Composite, Discrete, Obs, Space
+from ganglion.core import CENTRAL, Box, Composite, Discrete, Obs
 from ganglion.envs.torch_env import TorchGame
 from ganglion.errors import UserError
 
@@ -51,9 +51,9 @@ class MatrixGame(TorchGame):
 
     agents = ("first", "second")
     size = 1
-    obs_space: ClassVar[Space] = Composite({"obs": Box((2,), low=(0.0,), high=(1.0,)), CENTRAL: Box((1,))})
 
     def __init__(self, tables: tuple[Table, Table], slots: int, name: str, device: str, rounds: int) -> None:
+        self.obs_space = Composite({"obs": Box((2,), low=(0.0,), high=(1.0,)), CENTRAL: Box((1,))})
         self.action_space, self.limit = Discrete(len(tables[0])), rounds
         self.rewards = torch.tensor(tables, dtype=torch.float64, device=device)
         super().__init__(slots, name, device)
