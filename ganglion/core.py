@@ -571,7 +571,7 @@ class Buffer(Stateful, Protocol):
         ...
 
     def recent(self, rollouts: int) -> Any:
-        """The last so many rollouts as one item, where `fresh` and as many are kept."""
+        """The last so many rollouts beside each other, [T, rollouts * B, ...], where `fresh` and as many are kept."""
         ...
 
     def feedback(self, index: Tensor, priority: Tensor) -> None:

@@ -36,6 +36,7 @@ TABLE: dict[str, dict[str, str]] = {
         "impala": "ganglion.algos.impala",
         "iql": "ganglion.algos.iql",
         "iqn": "ganglion.algos.iqn",
+        "ppg": "ganglion.algos.ppg",
         "ppo": "ganglion.algos.ppo",
         "pqn": "ganglion.algos.pqn",
         "qrdqn": "ganglion.algos.qrdqn",

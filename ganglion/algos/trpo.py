@@ -17,9 +17,9 @@ from torch import Tensor
 from ganglion import buffers, nn, ops
 from ganglion.config import AlgoConfig, BonusConfig, Count, NonNegative, Positive, ProcessorConfig, Rate, register
 from ganglion.core import (
-    Acted, Action, Algorithm, Draws, EnvSpec, Knobs, Memory, Model, Noise, Obs, Past, Prediction, Recipe, Rollout,
-    Stateful, Update,
+    Acted, Action, Algorithm, Draws, EnvSpec, Knobs, Noise, Obs, Past, Prediction, Recipe, Rollout, Stateful, Update,
 )  # fmt: skip
+from ganglion.nn.actor_and_critic import ActorAndCritic
 
 TINY = 1e-12  # what divisors are at least: where nothing is left to be gained, nothing moves
 
@@ -53,43 +53,6 @@ class TRPOConfig(AlgoConfig):
         """What to plug around the algorithm: read here, built by runtime.build."""
         rollouts = buffers.RolloutConfig().rollouts(self.gamma, self.horizon)
         return Recipe(self.processor, rollouts, buffers.ReadyConfig(), self.max_lag)
-
-
-class Half(nn.Encoded):
-    """An actor or a critic: obs [T, B, ...] -> what its head says."""
-
-    def __init__(self, cfg: TRPOConfig, spec: EnvSpec, head: Callable[[nn.Body], torch.nn.Module]) -> None:
-        super().__init__(cfg.net, spec.obs)
-        self.body = cfg.net.body(self.encoder.out)
-        self.head = head(self.body)
-
-    def forward(self, obs: Obs, past: Past) -> tuple[Tensor, Memory]:
-        features, memory = self.encoder(obs, past)
-        return self.head(self.body(features)[0]), memory
-
-
-class ActorAndCritic(Model):
-    """Two networks with nothing in common: a step of one leaves the other where it was."""
-
-    def __init__(self, cfg: TRPOConfig, spec: EnvSpec) -> None:
-        super().__init__()
-        nn.check_mask(spec)
-        self.recurrent = cfg.net.recurrent
-        self.actor = Half(cfg, spec, lambda body: nn.PolicyHead(body, spec.action, cfg.net.init, cfg.log_std))
-        self.critic = Half(cfg, spec, lambda body: nn.ValueHead(body, cfg.net.init))
-
-    def initial(self, slots: int) -> Memory:
-        return self.actor.initial(slots) + self.critic.initial(slots)
-
-    def action(self, obs: Obs, past: Past) -> tuple[Tensor, Memory]:
-        half = len(past.memory) // 2
-        raw, memory = self.actor(obs, past._replace(memory=past.memory[:half]))
-        return raw, memory + past.memory[half:]  # the critic's is as it was
-
-    def value(self, obs: Obs, past: Past, action: Action | None = None) -> tuple[Tensor, Memory]:
-        half = len(past.memory) // 2
-        value, memory = self.critic(obs, past._replace(memory=past.memory[half:]))
-        return value, past.memory[:half] + memory
 
 
 class Judged(NamedTuple):
@@ -131,7 +94,7 @@ class TRPO(Algorithm[Rollout, Judged]):
 
     def __init__(self, cfg: TRPOConfig, spec: EnvSpec) -> None:
         self.cfg, self.spec = cfg, spec
-        self.model = ActorAndCritic(cfg, spec)
+        self.model = ActorAndCritic(cfg.net, spec, cfg.log_std)
         self.natural = NaturalGradient(self.model.actor, lr=1.0)
         self.optim = nn.optimiser(cfg.optim, self.model.critic, lr=cfg.lr)
 

@@ -39,7 +39,7 @@ class RolloutBuffer:
         self.horizon, self.gamma, self.device, self.size = horizon, gamma, device, horizon * keep
         self.ring = RowRing(self.size, device, block=horizon)
         self.filled = 0  # rows of the rollout that is being collected
-        self.last: tuple[Obs, Past] | None = None
+        self.ends: dict[int, tuple[Obs, Past]] = {}  # what follows each rollout that is kept
 
     def push(self, rows: Row, ahead: tuple[Obs, Past], at: Progress) -> None:
         if (count := rows.reward.shape[0]) > self.room():
@@ -48,7 +48,8 @@ class RolloutBuffer:
         self.filled += count
         if self.ready():
             obs, past = ahead
-            self.last = ops.map_tree(lambda x: x.to(self.device)[None], obs), past
+            end = ops.map_tree(lambda x: x.to(self.device)[None], obs), past
+            self.ends[self.ring.pushed // self.horizon - 1] = end
 
     def room(self) -> int:
         return self.horizon - self.filled
@@ -67,8 +68,16 @@ class RolloutBuffer:
         return self.recent(1)
 
     def recent(self, rollouts: int) -> Rollout:
-        assert self.last is not None
-        return rollout_of(self.rows(rollouts), self.last, self.gamma)
+        rows, count = self.rows(rollouts), self.ring.pushed // self.horizon
+        ends = ops.concat([self.ends[k] for k in range(count - rollouts, count)], 1)
+        return rollout_of(self.beside(rows, rollouts), ends, self.gamma)
+
+    def beside(self, rows: Row, rollouts: int) -> Row:
+        """Rows of rollouts one after another as [horizon, rollouts * B, ...]: they need not follow each other."""
+        if rollouts == 1:
+            return rows
+        split = (rollouts, self.horizon)
+        return ops.map_tree(lambda x: x.unflatten(0, split).transpose(0, 1).flatten(1, 2), rows)
 
     def rows(self, rollouts: int = 1) -> Row:
         assert self.ring.rows is not None
@@ -92,12 +101,13 @@ class RolloutBuffer:
         if self.ring.rows is None:
             return State({}, {"pushed": 0, "filled": 0})
         rows = {f"rows/{k}": v for k, v in ops.flatten_names(self.ring.rows).items()}
-        return State({**rows, **self.last_named()}, {"pushed": self.ring.pushed, "filled": self.filled})
+        where = {"pushed": self.ring.pushed, "filled": self.filled, "ends": len(self.ends)}
+        return State({**rows, **self.ends_named()}, where)
 
-    def last_named(self) -> dict[str, Tensor]:
-        if self.last is None:
+    def ends_named(self) -> dict[str, Tensor]:
+        if not self.ends:
             return {}
-        obs, past = self.last
+        obs, past = ops.concat([self.ends[k] for k in range(len(self.ends))], 1)
         tree = {"obs": obs, "start": past.start, "memory": past.memory}
         return {f"last/{k}": v for k, v in ops.flatten_names(tree).items()}
 
@@ -111,8 +121,9 @@ class RolloutBuffer:
         if rows:
             self.ring.hold(row_of(rows))
         if last:
-            tree = tree_of(last)
-            self.last = tree["obs"], Past(tree["memory"], tree["start"])
+            count = max(read_count(state.scalars.get("ends", 1), self.size // self.horizon), 1)
+            each = [tree_of({k: v.chunk(count, 1)[i] for k, v in last.items()}) for i in range(count)]
+            self.ends = {i: (tree["obs"], Past(tree["memory"], tree["start"])) for i, tree in enumerate(each)}
 
 
 def rollout_of(rows: Row, last: tuple[Obs, Past], gamma: float | Tensor) -> Rollout:

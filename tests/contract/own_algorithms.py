@@ -225,7 +225,7 @@ class Phased(Algorithm[Rollout, Rollout]):
         return Update({"policy_loss": loss.detach(), "grad_norm": self.optim.step(loss)}, ops.empty(loss))
 
     def values_of(self, item: Rollout) -> Rollout:
-        assert len(item.reward) == 2 * self.cfg.horizon, "both rollouts"
+        assert item.reward.shape == (self.cfg.horizon, 2 * self.spec.slots), "both rollouts"
         return item
 
     def learn_values(self, mini: Rollout, knobs: Knobs, noise: Noise) -> Update:

@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from ganglion import ops
 from ganglion.core import Rollout
-from tests.contract.worlds import ACER, IMPALA, PPO, RND, ROLLOUT, THREE, TWO, Bench, Case, over
+from tests.contract.worlds import ACER, IMPALA, PPG, PPO, RND, ROLLOUT, THREE, TWO, Bench, Case, over
 
 HUGE = {"max_norm": 1e9}  # no gradient is clipped
 
@@ -293,3 +294,47 @@ class Headed:
     def __init__(self, net: Any) -> None:
         head = net.head.layer if hasattr(net.head, "layer") else net.head
         self.net = type("Net", (), {"body": net.body, "head": head})
+
+
+def test_ppg_learns_values_in_the_actor_and_leaves_what_it_does() -> None:
+    """Cobbe et al. 2021, algorithm 1: L_joint = (V_aux - V_targ)^2 / 2 + beta KL(before, now), and (V - V_targ)^2 / 2;
+    V_targ of each rollout by generalised advantages of its own."""
+    one = Learned(Case("ppg", "ppg", THREE, settings=over(PPG, clone=2.0, aux_every=2, lam=0.9, **HUGE)))
+    algo = one.algo
+    first = one.bench.learner.buffer.recent(1)
+    flipped = [first, first._replace(reward=-first.reward)]
+    r: Rollout = ops.concat(flipped, 1)  # two rollouts beside each other
+    cloned = algo.clone(r)
+    with torch.no_grad():  # it has moved since
+        for k, p in enumerate(algo.model.parameters()):
+            p.add_(0.3 * torch.randn(p.shape, generator=torch.Generator().manual_seed(k)))
+    before, goals = (
+        ops.unfold(cloned.raw, len(r.reward)).double().log_softmax(-1),
+        ops.unfold(cloned.goal, len(r.reward)),
+    )
+    raw, auxiliary = (x.double() for x in algo.model.action_and_auxiliary(r.obs, r.past))
+    value = algo.model.value(r.obs, r.past)[0].double()
+    old, known, moved, critic = r.extras["value"].double(), *torch.zeros(3, dtype=torch.float64)
+    far: dict[tuple[int, int], Tensor] = {}
+    for t, b in rows(r):
+        end = t == len(r.reward) - 1
+        trace = torch.zeros(()) if end or r.cut[t, b] else far[t + 1, b]
+        after = goals[t, b].double() * 0 if r.discount[t, b] == 0 else None if end else old[t + 1, b]
+        if after is not None:  # the last row's is the critic's of what follows, as `clone` read it
+            error = r.reward[t, b].double() + r.discount[t, b].double() * after - old[t, b]
+            far[t, b] = error + r.discount[t, b].double() * 0.9 * trace
+            near(goals[t, b], old[t, b] + far[t, b])
+        else:
+            far[t, b] = goals[t, b].double() - old[t, b]
+        if r.valid[t, b]:
+            now = raw[t, b].log_softmax(-1)
+            known = known + (goals[t, b].double() - auxiliary[t, b]).square() / 2
+            critic = critic + (goals[t, b].double() - value[t, b]).square() / 2
+            moved = moved + (before[t, b].exp() * (before[t, b] - now)).sum()
+    count = int(r.valid.sum())
+    algo.optim_aux.apply = lambda grads, lr: one.grads.extend(grads)
+    metrics = algo.learn_aux(cloned, one.knobs, one.noise).metrics
+    near(metrics["aux_value"], known / count)
+    near(metrics["aux_kl"], moved / count)
+    near(metrics["aux_critic"], critic / count)
+    one.compare((known + 2 * moved + critic) / count, list(algo.model.parameters()))

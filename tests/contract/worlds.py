@@ -43,6 +43,7 @@ HYBRID = Composite({"steer": ARM, "gear": THREE, "lamps": MultiBinary(2), "keys"
 SMALL_REPLAY = {"capacity": 600, "batch": 16}
 DQN = {"replay": SMALL_REPLAY, "limiter": {"warmup": 50, "opt_interval": 6}, "net": {"hidden": [16]}, "target_every": 3}
 PPO = {"horizon": 8, "epochs": 2, "minibatches": 2, "net": {"hidden": [16, 16]}}
+PPG = PPO | {"aux_every": 2, "aux_epochs": 2, "aux_minibatches": 3}
 ROLLOUT = {"horizon": 8, "net": {"hidden": [16, 16]}}
 TRPO = ROLLOUT | {"horizon": 4, "value_steps": 1, "iterations": 2, "halvings": 2}  # few: it is a graph for each
 ACER = {"horizon": 5, "replay": SMALL_REPLAY, "limiter": {"warmup": 80, "opt_interval": 12}, "net": {"hidden": [16]}}
@@ -143,6 +144,10 @@ CASES = [
     Case("ppo-dual", "ppo", TWO, settings=over(PPO, dual_clip=3.0, recompute=True, normalise_reward=True)),
     Case("ppo-recompute", "ppo", THREE, MASKED, over(PPO, recompute=True,
          net={"memory": "gru", "memory_size": 8, "normalise": True})),
+    Case("ppg", "ppg", TWO, settings=PPG),
+    Case("ppg-hybrid", "ppg", HYBRID, MIXED, PPG),
+    Case("ppg-all", "ppg", THREE, MASKED, over(PPG, clone=2.0, normalise_advantage=False,
+         net={"memory": "lstm", "memory_size": 8, "normalise": True})),
     Case("trpo", "trpo", TWO, settings=TRPO),
     Case("trpo-hybrid", "trpo", HYBRID, MIXED, TRPO),
     Case("trpo-all", "trpo", THREE, MASKED, over(TRPO,

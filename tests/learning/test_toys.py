@@ -26,6 +26,7 @@ PPO = {"kind": "ppo", "lr": 3e-3, "horizon": 16, "epochs": 4, "minibatches": 2, 
 IMPALA = {"kind": "impala", "lr": 3e-3, "horizon": 16, "net": {"hidden": [32]}}
 A2C = {"kind": "a2c", "lr": 5e-3, "horizon": 8, "net": {"hidden": [32]}}
 REINFORCE = {"kind": "reinforce", "lr": 1e-2, "horizon": 16, "net": {"hidden": [32]}}
+PPG = PPO | {"kind": "ppg", "aux_every": 4, "aux_epochs": 2, "aux_minibatches": 4}
 TRPO = {"kind": "trpo", "lr": 1e-2, "max_kl": 0.05, "horizon": 8, "net": {"hidden": [32]}}
 REPLAY = {"capacity": 5_000, "batch": 64}
 LIMITER = {"opt_interval": 4, "warmup": 200}
@@ -79,7 +80,7 @@ REAL = ("sac", "td3", "ddpg", "tqc", "flashsac", "crossq", "redq", "d4pg")  # th
 
 PROBES = [over(PPO, gamma=0.8), over(DQN, gamma=0.8, n_step=2), over(SAC, gamma=0.8, temperature=1e-6, tau=0.05)]
 PROBES += [over(A2C, gamma=0.8, horizon=5, lr=1e-2), over(REINFORCE, gamma=0.8, horizon=5, lr=1e-2)]
-PROBES += [over(TRPO, gamma=0.8)]
+PROBES += [over(PPG, gamma=0.8), over(TRPO, gamma=0.8)]
 PROBES += [over(ACER, gamma=0.8, lr=1e-2)]
 PROBES += [over(TD3, gamma=0.8, tau=0.1), over(IMPALA, gamma=0.8, epochs=12)]
 PROBES += [over(DDPG, gamma=0.8, tau=0.1), over(TQC, gamma=0.8, temperature=1e-6, tau=0.1, drop=0)]
@@ -104,7 +105,7 @@ def score(trainer: Trainer) -> float:
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(
-    "algo", [PPO, DQN, over(IMPALA, epochs=2), A2C, REINFORCE, ACER, TRPO, over(DISCRETE_SAC, gamma=0.5)],
+    "algo", [PPO, DQN, over(IMPALA, epochs=2), A2C, REINFORCE, ACER, PPG, TRPO, over(DISCRETE_SAC, gamma=0.5)],
     ids=lambda algo: algo["kind"])  # fmt: skip
 def test_identity_says_what_it_sees(algo, seed):
     trainer = trained(algo, {"id": "identity", "size": 4}, 4_000, seed)
