@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
@@ -29,8 +27,8 @@ class Kuhn(TorchGame):
 
     agents, turns = ("first", "second"), True
     size, starts = 3, 1
-    obs_space: ClassVar[Space] = Composite({"obs": Box((7,), low=(0.0,), high=(1.0,)), "action_mask": MultiBinary(2)})
-    action_space: ClassVar[Space] = Discrete(2)
+    obs_space: Space = Composite({"obs": Box((7,), low=(0.0,), high=(1.0,)), "action_mask": MultiBinary(2)})
+    action_space: Space = Discrete(2)
 
     def begin(self, dice: Tensor) -> Tensor:
         deals = torch.tensor(DEALS, dtype=torch.float64, device=dice.device)[(dice[:, 0] * 6).long()]
