@@ -61,6 +61,7 @@ TABLE: dict[str, dict[str, str]] = {
         "gym": "ganglion.envs.configs",
         "atari": "ganglion.envs.configs",
         "envpool": "ganglion.envs.envpool",
+        "kuhn": "ganglion.envs.kuhn",
         "matrix": "ganglion.envs.matrix_games",
         "torch": "ganglion.envs.configs",
         "toy": "ganglion.envs.configs",
