@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ganglion.faults import Faults as Faults
+from ganglion.spaces import CENTRAL as CENTRAL
 from ganglion.spaces import Box as Box
 from ganglion.spaces import Composite as Composite
 from ganglion.spaces import Discrete as Discrete
@@ -23,6 +24,7 @@ from ganglion.spaces import EnvSpec as EnvSpec
 from ganglion.spaces import MultiBinary as MultiBinary
 from ganglion.spaces import MultiDiscrete as MultiDiscrete
 from ganglion.spaces import Space as Space
+from ganglion.spaces import central as central
 from ganglion.spaces import mask_misfit as mask_misfit
 
 Json = Any  # what json.dumps takes

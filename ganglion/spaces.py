@@ -58,6 +58,15 @@ class Composite:
 
 Space = Box | Discrete | MultiDiscrete | MultiBinary | Composite
 
+# The key of an observation's part that is the same for all agents of a copy: what those who learn together may know.
+# Networks that act do not see it.
+CENTRAL = "central_state"
+
+
+def central(obs: Space) -> Space | None:
+    """The central state of an observation; None where there is none."""
+    return obs.items.get(CENTRAL) if isinstance(obs, Composite) else None
+
 
 def mask_misfit(mask: Space, action: Space) -> str:
     """What an action mask should be where it does not fit the actions; empty where it does."""

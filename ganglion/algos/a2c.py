@@ -7,7 +7,7 @@ up to the rollout's end. All tensors are [T, B, ...]; learning is along whole ro
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from pydantic import Field
@@ -36,7 +36,7 @@ class A2CConfig(AlgoConfig):
     """Advantage actor-critic."""
 
     lr: RateSchedule = linear(7e-4, 0.0)
-    optim: Literal["rmsprop", "adam"] = "rmsprop"
+    optim: nn.OptimConfig = nn.OptimConfig(name="rmsprop")
     gamma: float = Field(0.99, ge=0, le=1)
     lam: float = Field(1.0, ge=0, le=1)  # how far advantages look ahead
     horizon: Count = Field(5, ge=1)  # rows per slot and update
@@ -69,8 +69,7 @@ class A2C(Algorithm[Rollout, Rollout]):
     def __init__(self, cfg: A2CConfig, spec: EnvSpec) -> None:
         self.cfg, self.spec = cfg, spec
         self.model = nn.ActorCritic(cfg.net, spec, cfg.shared, cfg.log_std)
-        kind: type[nn.RMSprop] | type[nn.Adam] = nn.RMSprop if cfg.optim == "rmsprop" else nn.Adam
-        self.optim: nn.Optimiser = kind(self.model, lr=cfg.lr(0.0), max_norm=cfg.max_norm, eps=1e-5)
+        self.optim = nn.optimiser(cfg.optim, self.model, lr=cfg.lr(0.0), max_norm=cfg.max_norm, eps=1e-5)
 
     # ------------------------------------------------------------ acting
 

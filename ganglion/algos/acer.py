@@ -44,6 +44,7 @@ class ACERConfig(AlgoConfig):
 
     actions = "discrete"
     lr: RateSchedule = linear(7e-4, 0.0)
+    optim: nn.OptimConfig = nn.OptimConfig()
     gamma: float = Field(0.99, ge=0, le=1)
     lam: float = Field(1.0, ge=0, le=1)  # of Retrace: how far corrections look ahead
     horizon: Count = Field(16, ge=1)  # rows per replayed rollout
@@ -101,7 +102,7 @@ class ACER(Algorithm[Sample[Rollout], Sample[Rollout]]):
         self.cfg, self.spec = cfg, spec
         self.model = ActorQ(cfg, spec, nn.discrete_actions(cfg, spec))
         self.average = nn.Lagged(self.model)
-        self.optim = nn.Adam(self.model, lr=cfg.lr(0.0), max_norm=cfg.max_norm, eps=1e-5)
+        self.optim = nn.optimiser(cfg.optim, self.model, lr=cfg.lr(0.0), max_norm=cfg.max_norm, eps=1e-5)
 
     # ------------------------------------------------------------ acting
 

@@ -41,6 +41,7 @@ class CrossQConfig(AlgoConfig):
     actions = "bounded"
     lr: Rate = 1e-3  # of the actor and the temperature
     lr_critic: Rate = 1e-3
+    optim: nn.OptimConfig = nn.OptimConfig()
     beta1: float = Field(0.5, ge=0, lt=1)  # of Adam, for actor and critics
     gamma: float = Field(0.99, ge=0, le=1)
     n_step: int = Field(1, ge=1, le=1_000)
@@ -112,8 +113,8 @@ class CrossQ(Algorithm[Sample[Transition], Sample[Transition]]):
         self.actor, critics = CrossQActor(cfg, spec, space), CrossQCritics(cfg, spec, space)
         self.model = SoftActorCritics(self.actor, critics, cfg.temperature or 1.0)
         limit = cfg.max_norm or inf
-        self.actor_optim = nn.Adam(self.actor, lr=cfg.lr, max_norm=limit, beta1=cfg.beta1)
-        self.critic_optim = nn.Adam(critics, lr=cfg.lr_critic, max_norm=limit, beta1=cfg.beta1)
+        self.actor_optim = nn.optimiser(cfg.optim, self.actor, lr=cfg.lr, max_norm=limit, beta1=cfg.beta1)
+        self.critic_optim = nn.optimiser(cfg.optim, critics, lr=cfg.lr_critic, max_norm=limit, beta1=cfg.beta1)
         self.warmth_optim = nn.Adam(self.model.warmth, lr=cfg.lr)
 
     # ------------------------------------------------------------ acting

@@ -39,6 +39,7 @@ class DDPGConfig(AlgoConfig):
     actions = "bounded"
     lr: Rate = 1e-3  # of the actor
     lr_critic: Rate = 1e-3
+    optim: nn.OptimConfig = nn.OptimConfig()
     gamma: float = Field(0.99, ge=0, le=1)
     n_step: int = Field(1, ge=1, le=1_000)
     tau: Positive = Field(0.005, le=1)  # how fast the targets follow
@@ -73,8 +74,8 @@ class DDPG(Algorithm[Sample[Transition], Sample[Transition]]):
         self.model = ActorCritics(actor, critic)
         self.target = nn.Lagged(self.model)
         limit = cfg.max_norm or inf
-        self.actor_optim = nn.Adam(actor, lr=cfg.lr, max_norm=limit)
-        self.critic_optim = nn.Adam(critic, lr=cfg.lr_critic, max_norm=limit)
+        self.actor_optim = nn.optimiser(cfg.optim, actor, lr=cfg.lr, max_norm=limit)
+        self.critic_optim = nn.optimiser(cfg.optim, critic, lr=cfg.lr_critic, max_norm=limit)
 
     # ------------------------------------------------------------ acting
 

@@ -1,7 +1,7 @@
 """Deep Q-learning (Mnih et al. 2015), double by default (van Hasselt et al. 2016); dueling (Wang et al. 2016),
 n-step, prioritised (Schaul et al. 2016), noisy (Fortunato et al. 2018) and Munchausen (Vieillard et al. 2020) on
-request, and with rates of exploration that differ by slot and priorities that whoever explores computes (Horgan et al.
-2018, Ape-X).
+request, conservative on datasets (Kumar et al. 2020), and with rates of exploration that differ by slot and priorities
+that whoever explores computes (Horgan et al. 2018, Ape-X).
 
 Convolutions and recurrence are choices of the network; n-step sums, sequences and priorities of the replay; action
 masks of the observation: none of them appears in `learn`. All tensors are [T, B, ...]; T is 1 without a memory.
@@ -33,6 +33,7 @@ class DQNConfig(AlgoConfig):
 
     actions = "discrete"
     lr: Rate = 2.5e-4
+    optim: nn.OptimConfig = nn.OptimConfig()
     gamma: float = Field(0.99, ge=0, le=1)
     n_step: int = Field(1, ge=1, le=1_000)
     double: bool = True  # the online model chooses the next action, the target values it
@@ -47,6 +48,7 @@ class DQNConfig(AlgoConfig):
     munchausen: float = Field(
         0.0, ge=0, le=1
     )  # weight of the log-probability added to rewards (0.9 in the paper); 0: none
+    conservative: NonNegative = 0.0  # weight of CQL's penalty on actions that the data did not take; 0: none
     temperature: Positive = 0.03  # of the probabilities that Munchausen reads values as
     epsilon: Share = linear(1.0, 0.05, until=0.5)  # share of random actions, over the budget
     ladder: NonNegative = 0.0  # slot i of N explores with epsilon^(1 + ladder i / (N - 1)) (Ape-X: 7)
@@ -78,7 +80,7 @@ class DQN(Algorithm[Sample[Transition], Sample[Transition]]):
             cfg.net, spec, nn.discrete_actions(cfg, spec), cfg.dueling, cfg.replay.warms, noisy=cfg.noisy
         )
         self.target = nn.Lagged(self.model)
-        self.optim = nn.Adam(self.model, lr=cfg.lr, max_norm=cfg.max_norm)
+        self.optim = nn.optimiser(cfg.optim, self.model, lr=cfg.lr, max_norm=cfg.max_norm)
 
     # ------------------------------------------------------------ acting
 
@@ -108,9 +110,13 @@ class DQN(Algorithm[Sample[Transition], Sample[Transition]]):
         t, (now, *later) = mini.data, self.model.shares(noise, 3)
         with torch.no_grad():
             goal = self.soft_goal(t, later) if self.soft else self.goal(t, later)
-        q = ops.pick(self.model.value(t.obs, t.past, normal=now)[0], t.action)
+        every = self.model.value(t.obs, t.past, normal=now)[0]
+        q = ops.pick(every, t.action)
         error = q - goal
         loss = ops.weighted_mean(ops.penalty(error, self.cfg.loss), mini.weight)  # the weight once, whatever the loss
+        if self.cfg.conservative:
+            soft = ops.soft_value(every, 1.0, ops.mask(t.obs))
+            loss = loss + self.cfg.conservative * ops.weighted_mean(soft - q, mini.weight)
         norm = self.optim.step(loss)
         if self.cfg.tau is not None:
             self.target.follow(self.model, self.cfg.tau)

@@ -41,6 +41,7 @@ class FlashSACConfig(AlgoConfig):
 
     actions = "bounded"
     lr: RateSchedule = linear(3e-4, 1.5e-4)  # of everything
+    optim: nn.OptimConfig = nn.OptimConfig()
     gamma: float = Field(0.99, ge=0, le=1)
     n_step: int = Field(1, ge=1, le=1_000)
     tau: Positive = Field(0.01, le=1)  # how fast the target follows
@@ -120,7 +121,10 @@ class FlashSAC(Algorithm[Sample[Transition], Sample[Transition]]):
         self.target = nn.Lagged(critics)
         self.scale = BoundedRewardScale(spec.slots, cfg.gamma, cfg.limit)
         lr = cfg.lr(0.0)
-        self.actor_optim, self.critic_optim = nn.Adam(self.actor, lr=lr), nn.Adam(critics, lr=lr)
+        self.actor_optim, self.critic_optim = (
+            nn.optimiser(cfg.optim, self.actor, lr=lr),
+            nn.optimiser(cfg.optim, critics, lr=lr),
+        )
         self.warmth_optim = nn.Adam(self.model.warmth, lr=lr)
 
     # ------------------------------------------------------------ acting

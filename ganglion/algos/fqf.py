@@ -18,6 +18,7 @@ from ganglion.config import (
     register,
 )  # fmt: skip
 from ganglion.core import (
+    Action,
     Acted, Algorithm, Draws, EnvSpec, Knobs, Memory, Model, Noise, Obs, Past, Prediction, Progress, Recipe, Sample,
     Stateful, Transition, Update,
 )  # fmt: skip
@@ -31,6 +32,7 @@ class FQFConfig(AlgoConfig):
     actions = "discrete"
     lr: Rate = 2.5e-4
     lr_fractions: Rate = 2.5e-5  # of the network that proposes them
+    optim: nn.OptimConfig = nn.OptimConfig()
     gamma: float = Field(0.99, ge=0, le=1)
     n_step: int = Field(1, ge=1, le=1_000)
     fractions: int = Field(32, ge=2, le=1_000)
@@ -71,6 +73,13 @@ class FQFModel(Model):
     def initial(self, slots: int) -> Memory:
         return self.net.initial(slots)
 
+    def action(self, obs: Obs, past: Past) -> tuple[Tensor, Memory]:
+        return self.value(obs, past)  # it is chosen by these
+
+    def value(self, obs: Obs, past: Past, action: Action | None = None) -> tuple[Tensor, Memory]:
+        features, memory = self.net.features(obs, past)
+        return self.mean(features), memory
+
     def mean(self, features: Tensor) -> Tensor:
         """The expected return: quantiles at the middles, each as wide as its fraction, [T, B, A]."""
         tau, middle = ops.fractions(self.proposal(features))
@@ -86,8 +95,8 @@ class FQF(Algorithm[Sample[Transition], Sample[Transition]]):
         self.cfg, self.sync_every = cfg, cfg.target_every
         self.model = FQFModel(cfg, spec)
         self.target = nn.Lagged(self.model)
-        self.optim = nn.Adam(self.model.net, lr=cfg.lr, max_norm=cfg.max_norm)
-        self.fraction_optim = nn.Adam(self.model.proposal, lr=cfg.lr_fractions, max_norm=cfg.max_norm)
+        self.optim = nn.optimiser(cfg.optim, self.model.net, lr=cfg.lr, max_norm=cfg.max_norm)
+        self.fraction_optim = nn.optimiser(cfg.optim, self.model.proposal, lr=cfg.lr_fractions, max_norm=cfg.max_norm)
 
     # ------------------------------------------------------------ acting
 

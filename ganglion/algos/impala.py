@@ -39,6 +39,7 @@ class ImpalaConfig(AlgoConfig):
     """Actor and critic corrected by V-trace."""
 
     lr: RateSchedule = linear(6e-4, 0.0)
+    optim: nn.OptimConfig = nn.OptimConfig()
     gamma: float = Field(0.99, ge=0, le=1)
     lam: float = Field(1.0, ge=0, le=1)  # how far corrections look ahead
     horizon: Count = Field(20, ge=1)  # rows per slot and rollout
@@ -82,7 +83,7 @@ class Impala(Algorithm[Rollout, Rollout]):
             )
         self.cfg, self.spec, self.passes = cfg, spec, cfg.epochs
         self.model = nn.ActorCritic(cfg.net, spec, cfg.shared, cfg.log_std)
-        self.optim = nn.Adam(self.model, lr=cfg.lr(0.0), max_norm=cfg.max_norm, eps=1e-5)
+        self.optim = nn.optimiser(cfg.optim, self.model, lr=cfg.lr(0.0), max_norm=cfg.max_norm, eps=1e-5)
 
     # ------------------------------------------------------------ acting
 

@@ -49,6 +49,7 @@ class IQNConfig(AlgoConfig):
 
     actions = "discrete"
     lr: Rate = 2.5e-4
+    optim: nn.OptimConfig = nn.OptimConfig()
     gamma: float = Field(0.99, ge=0, le=1)
     n_step: int = Field(1, ge=1, le=1_000)
     percentiles: Percentiles = Percentiles()  # of the model, while learning
@@ -85,7 +86,7 @@ class IQN(Algorithm[Sample[Transition], Sample[Transition]]):
             cfg.net, spec, nn.discrete_actions(cfg, spec), cfg.dueling, cfg.replay.warms, cfg.cosines
         )
         self.target = nn.Lagged(self.model)
-        self.optim = nn.Adam(self.model, lr=cfg.lr, max_norm=cfg.max_norm)
+        self.optim = nn.optimiser(cfg.optim, self.model, lr=cfg.lr, max_norm=cfg.max_norm)
 
     # ------------------------------------------------------------ acting
 

@@ -40,6 +40,7 @@ class PPOConfig(AlgoConfig):
     """Proximal policy optimisation."""
 
     lr: RateSchedule = linear(2.5e-4, 0.0)
+    optim: nn.OptimConfig = nn.OptimConfig()
     gamma: float = Field(0.99, ge=0, le=1)
     lam: float = Field(0.95, ge=0, le=1)
     horizon: Count = Field(128, ge=1)  # rows per slot and rollout
@@ -104,7 +105,7 @@ class PPO(Algorithm[Rollout, Minibatch]):
                 f"algo.minibatches: {cfg.minibatches} is more than {what} = {rows}; lower it to {rows} or less."
             )
         self.model = nn.ActorCritic(cfg.net, spec, cfg.shared, cfg.log_std)
-        self.optim = nn.Adam(self.model, lr=cfg.lr(0.0), max_norm=cfg.max_norm, eps=1e-5)
+        self.optim = nn.optimiser(cfg.optim, self.model, lr=cfg.lr(0.0), max_norm=cfg.max_norm, eps=1e-5)
         self.scale = nn.RewardScale(spec.slots, cfg.gamma) if cfg.normalise_reward else None
 
     # ------------------------------------------------------------ acting

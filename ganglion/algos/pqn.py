@@ -31,6 +31,7 @@ class PQNConfig(AlgoConfig):
 
     actions = "discrete"
     lr: RateSchedule = linear(5e-4, 0.0)
+    optim: nn.OptimConfig = nn.OptimConfig()
     gamma: float = Field(0.99, ge=0, le=1)
     lam: float = Field(0.65, ge=0, le=1)  # how far returns look ahead before they ask the model
     horizon: Count = Field(32, ge=1)  # rows per slot and rollout
@@ -77,7 +78,7 @@ class PQN(Algorithm[Rollout, Minibatch]):
                 f"algo.minibatches: {cfg.minibatches} is more than {what} = {rows}; lower it to {rows} or less."
             )
         self.model = nn.QNet(cfg.net, spec, nn.discrete_actions(cfg, spec), cfg.dueling, 0)
-        self.optim = nn.Adam(self.model, lr=cfg.lr(0.0), max_norm=cfg.max_norm, eps=1e-5)
+        self.optim = nn.optimiser(cfg.optim, self.model, lr=cfg.lr(0.0), max_norm=cfg.max_norm, eps=1e-5)
 
     # ------------------------------------------------------------ acting
 

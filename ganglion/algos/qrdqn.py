@@ -28,6 +28,7 @@ class QRDQNConfig(AlgoConfig):
 
     actions = "discrete"
     lr: Rate = 2.5e-4
+    optim: nn.OptimConfig = nn.OptimConfig()
     gamma: float = Field(0.99, ge=0, le=1)
     n_step: int = Field(1, ge=1, le=1_000)
     quantiles: int = Field(50, ge=1, le=10_000)
@@ -61,7 +62,7 @@ class QRDQN(Algorithm[Sample[Transition], Sample[Transition]]):
             cfg.net, spec, nn.discrete_actions(cfg, spec), cfg.dueling, cfg.replay.warms, cfg.quantiles
         )
         self.target = nn.Lagged(self.model)
-        self.optim = nn.Adam(self.model, lr=cfg.lr, max_norm=cfg.max_norm)
+        self.optim = nn.optimiser(cfg.optim, self.model, lr=cfg.lr, max_norm=cfg.max_norm)
 
     # ------------------------------------------------------------ acting
 

@@ -29,6 +29,7 @@ class R2D2Config(AlgoConfig):
 
     actions = "discrete"
     lr: Rate = 5e-4
+    optim: nn.OptimConfig = nn.OptimConfig()
     gamma: float = Field(0.99, ge=0, le=1)
     n_step: int = Field(3, ge=1, le=1_000)
     dueling: bool = True
@@ -62,7 +63,7 @@ class R2D2(Algorithm[Sample[Transition], Sample[Transition]]):
         self.cfg, self.sync_every = cfg, cfg.target_every
         self.model = nn.QNet(cfg.net, spec, nn.discrete_actions(cfg, spec), cfg.dueling, cfg.replay.warms)
         self.target = nn.Lagged(self.model)
-        self.optim = nn.Adam(self.model, lr=cfg.lr, max_norm=cfg.max_norm, eps=1e-3)
+        self.optim = nn.optimiser(cfg.optim, self.model, lr=cfg.lr, max_norm=cfg.max_norm, eps=1e-3)
 
     # ------------------------------------------------------------ acting
 

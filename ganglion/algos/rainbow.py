@@ -29,6 +29,7 @@ class RainbowConfig(AlgoConfig):
 
     actions = "discrete"
     lr: Rate = 2.5e-4
+    optim: nn.OptimConfig = nn.OptimConfig()
     gamma: float = Field(0.99, ge=0, le=1)
     n_step: int = Field(3, ge=1, le=1_000)
     atoms: int = Field(101, ge=2, le=10_000)
@@ -64,7 +65,7 @@ class Rainbow(Algorithm[Sample[Transition], Sample[Transition]]):
         actions = nn.discrete_actions(cfg, spec)
         self.model = nn.QNet(cfg.net, spec, actions, cfg.dueling, cfg.replay.warms, cfg.atoms, cfg.noisy)
         self.target = nn.Lagged(self.model)
-        self.optim = nn.Adam(self.model, lr=cfg.lr, max_norm=cfg.max_norm)
+        self.optim = nn.optimiser(cfg.optim, self.model, lr=cfg.lr, max_norm=cfg.max_norm)
 
     def support(self, like: Tensor) -> Tensor:
         return ops.atoms(self.cfg.low, self.cfg.high, self.cfg.atoms, like)

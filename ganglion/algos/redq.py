@@ -43,6 +43,7 @@ class REDQConfig(AlgoConfig):
     actions = "bounded"
     lr: Rate = 3e-4  # of the actor and the temperature
     lr_critic: Rate = 3e-4
+    optim: nn.OptimConfig = nn.OptimConfig()
     gamma: float = Field(0.99, ge=0, le=1)
     n_step: int = Field(1, ge=1, le=1_000)
     tau: Positive = Field(0.005, le=1)  # how fast the target follows
@@ -104,8 +105,8 @@ class REDQ(Algorithm[Sample[Transition], Sample[Transition]]):
         self.model = SoftActorCritics(actor, critics, cfg.temperature or 1.0)
         self.target = nn.Lagged(critics)
         limit = cfg.max_norm or inf
-        self.actor_optim = nn.Adam(actor, lr=cfg.lr, max_norm=limit)
-        self.critic_optim = nn.Adam(critics, lr=cfg.lr_critic, max_norm=limit)
+        self.actor_optim = nn.optimiser(cfg.optim, actor, lr=cfg.lr, max_norm=limit)
+        self.critic_optim = nn.optimiser(cfg.optim, critics, lr=cfg.lr_critic, max_norm=limit)
         self.warmth_optim = nn.Adam(self.model.warmth, lr=cfg.lr)
 
     # ------------------------------------------------------------ acting

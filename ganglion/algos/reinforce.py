@@ -37,6 +37,7 @@ class ReinforceConfig(AlgoConfig):
     """Whole returns, with or without a baseline."""
 
     lr: RateSchedule = linear(2e-3, 0.0)
+    optim: nn.OptimConfig = nn.OptimConfig()
     gamma: float = Field(0.99, ge=0, le=1)
     horizon: Count = Field(256, ge=1)  # rows per slot and update; longer than most episodes
     baseline: Literal["value", "none"] = "value"
@@ -70,7 +71,9 @@ class Reinforce(Algorithm[Rollout, Rollout]):
         self.cfg, self.spec = cfg, spec
         self.model = nn.ActorCritic(cfg.net, spec, cfg.shared, cfg.log_std)
         alone = cfg.baseline == "none"  # then nothing moves the critic, and nothing reads it
-        self.optim = nn.Adam(self.model, lr=cfg.lr(0.0), max_norm=cfg.max_norm, eps=1e-5, allow_unused=alone)
+        self.optim = nn.optimiser(
+            cfg.optim, self.model, lr=cfg.lr(0.0), max_norm=cfg.max_norm, eps=1e-5, allow_unused=alone
+        )
 
     # ------------------------------------------------------------ acting
 

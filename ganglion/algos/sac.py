@@ -36,6 +36,7 @@ class SACConfig(AlgoConfig):
     actions = "bounded"
     lr: Rate = 3e-4  # of the actor and the temperature
     lr_critic: Rate = 1e-3
+    optim: nn.OptimConfig = nn.OptimConfig()
     gamma: float = Field(0.99, ge=0, le=1)
     n_step: int = Field(1, ge=1, le=1_000)
     tau: Positive = Field(0.005, le=1)  # how fast the target follows
@@ -69,8 +70,8 @@ class SAC(Algorithm[Sample[Transition], Sample[Transition]]):
         self.model = SoftActorCritics(actor, critics, cfg.temperature or 1.0)
         self.target = nn.Lagged(self.model.critics)
         limit = cfg.max_norm or inf
-        self.actor_optim = nn.Adam(self.model.actor, lr=cfg.lr, max_norm=limit)
-        self.critic_optim = nn.Adam(self.model.critics, lr=cfg.lr_critic, max_norm=limit)
+        self.actor_optim = nn.optimiser(cfg.optim, self.model.actor, lr=cfg.lr, max_norm=limit)
+        self.critic_optim = nn.optimiser(cfg.optim, self.model.critics, lr=cfg.lr_critic, max_norm=limit)
         self.warmth_optim = nn.Adam(self.model.warmth, lr=cfg.lr)
 
     # ------------------------------------------------------------ acting

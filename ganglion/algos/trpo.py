@@ -36,6 +36,7 @@ class TRPOConfig(AlgoConfig):
     iterations: int = Field(10, ge=1, le=1_000)  # of conjugate gradients
     halvings: int = Field(10, ge=1, le=100)  # lengths that are tried, each half of the one before
     lr: Rate = 1e-3  # of the critic
+    optim: nn.OptimConfig = nn.OptimConfig()
     value_steps: int = Field(10, ge=1, le=1_000)  # of the critic per rollout
     normalise_advantage: bool = True
     log_std: float = Field(0.0, ge=-20, le=20)  # of continuous actions, at the start
@@ -81,10 +82,14 @@ class ActorAndCritic(Model):
         return self.actor.initial(slots) + self.critic.initial(slots)
 
     def action(self, obs: Obs, past: Past) -> tuple[Tensor, Memory]:
-        return self.actor(obs, past._replace(memory=past.memory[: len(past.memory) // 2]))
+        half = len(past.memory) // 2
+        raw, memory = self.actor(obs, past._replace(memory=past.memory[:half]))
+        return raw, memory + past.memory[half:]  # the critic's is as it was
 
     def value(self, obs: Obs, past: Past, action: Action | None = None) -> tuple[Tensor, Memory]:
-        return self.critic(obs, past._replace(memory=past.memory[len(past.memory) // 2 :]))
+        half = len(past.memory) // 2
+        value, memory = self.critic(obs, past._replace(memory=past.memory[half:]))
+        return value, past.memory[:half] + memory
 
 
 class Judged(NamedTuple):
@@ -128,7 +133,7 @@ class TRPO(Algorithm[Rollout, Judged]):
         self.cfg, self.spec = cfg, spec
         self.model = ActorAndCritic(cfg, spec)
         self.natural = NaturalGradient(self.model.actor, lr=1.0)
-        self.optim = nn.Adam(self.model.critic, lr=cfg.lr)
+        self.optim = nn.optimiser(cfg.optim, self.model.critic, lr=cfg.lr)
 
     # ------------------------------------------------------------ acting
 
@@ -137,8 +142,8 @@ class TRPO(Algorithm[Rollout, Judged]):
 
     def predict(self, obs: Obs, past: Past, noise: Noise) -> Prediction:
         raw, memory = self.model.action(obs, past)
-        value, more = self.model.value(obs, past)
-        return Prediction(ops.dist(raw, self.spec.action, ops.mask(obs)), value, memory + more)
+        value, memory = self.model.value(obs, past._replace(memory=memory))
+        return Prediction(ops.dist(raw, self.spec.action, ops.mask(obs)), value, memory)
 
     def explore(self, prediction: Prediction, knobs: Knobs, noise: Noise) -> Acted:
         return Acted(prediction.dist.sample(noise), {"value": prediction.value}, prediction.memory)

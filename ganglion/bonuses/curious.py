@@ -38,6 +38,8 @@ from ganglion.core import (
     Update,
 )  # fmt: skip
 
+NOTED = "bonus"  # the name among a row's extras
+
 
 class CuriousConfig(BonusConfig):
     """What every learned bonus has."""
@@ -60,6 +62,7 @@ class Seen(NamedTuple):
     action: Action
     next_obs: Obs
     counts: Tensor  # bool: a decision to learn from
+    noted: Tensor | tuple[()] = ()  # what the bonus said when a row was collected, where it does
 
 
 class Judged(NamedTuple):
@@ -111,6 +114,24 @@ class Embedding(nn.Encoded):
         features, _ = self.encoder(obs, Past((), start))
         said: Tensor = self.net(features)
         return said
+
+
+class ActionFeatures(Bonus):
+    """Features f of observations that know what the agent does: learned by naming a from f(s) and f(s')."""
+
+    def __init__(self, net: nn.MLPConfig, spec: EnvSpec, features: int) -> None:
+        super().__init__()
+        self.space = spec.action
+        self.features = Embedding(net, spec, features)
+        between = net.body(2 * features)
+        self.inverse = nn.Net(between, nn.PolicyHead(between, spec.action, net.init))
+
+    def named(self, seen: Seen) -> tuple[Tensor, Tensor, Tensor]:
+        """f(s), f(s') and the log-probability of a."""
+        start = torch.zeros_like(seen.counts)
+        now, later = self.features(seen.obs, start), self.features(seen.next_obs, start)
+        raw = self.inverse(torch.cat([now, later], -1))
+        return now, later, ops.dist(raw, self.space).log_prob(seen.action)
 
 
 class Surprised(NamedTuple):
@@ -174,10 +195,10 @@ class Curious(Algorithm[Any, Surprised]):
     def prepare(self, item: Any) -> Surprised:
         match item:
             case Sample(data=data):
-                seen = Seen(*around(data), item.weight > 0)
+                seen = Seen(*around(data), item.weight > 0, data.extras.get(NOTED, ()))
                 mini = self.inner.prepare(item._replace(data=self.richer(data, seen)))
             case _:
-                seen = Seen(*around(item), item.valid)
+                seen = Seen(*around(item), item.valid, item.extras.get(NOTED, ()))
                 mini = self.inner.prepare(self.richer(item, seen))
         folded = ops.first(mini).shape[1] != seen.counts.shape[1]  # rows beside each other, not along time
         return Surprised(mini, ops.fold(seen) if folded else seen)

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from pydantic import Field
 
-from ganglion import nn, ops
-from ganglion.bonuses.curious import Bonus, Curious, CuriousConfig, Embedding, Judged, Seen
+from ganglion import nn
+from ganglion.bonuses.curious import ActionFeatures, Curious, CuriousConfig, Judged, Seen
 from ganglion.config import register
 from ganglion.core import Algorithm, EnvSpec
 
@@ -25,22 +25,17 @@ class ICMConfig(CuriousConfig):
         return Curious(self, inner, ICM(self, spec))
 
 
-class ICM(Bonus):
-    """|ahead(f(s), a) - f(s')|^2 / 2, with f learned by naming a from f(s) and f(s')."""
+class ICM(ActionFeatures):
+    """|ahead(f(s), a) - f(s')|^2 / 2."""
 
     def __init__(self, cfg: ICMConfig, spec: EnvSpec) -> None:
-        super().__init__()
-        self.space, self.weight = spec.action, cfg.ahead
-        self.features = Embedding(cfg.net, spec, cfg.features)
-        between = cfg.net.body(2 * cfg.features)
-        self.inverse = nn.Net(between, nn.PolicyHead(between, spec.action, cfg.net.init))
+        super().__init__(cfg.net, spec, cfg.features)
+        self.weight = cfg.ahead
         after = cfg.net.body(cfg.features + nn.flat_size(spec.action))
         self.ahead = nn.Net(after, nn.LinearHead(after, cfg.features))
 
     def judge(self, seen: Seen) -> Judged:
-        start = torch.zeros_like(seen.counts)
-        now, later = self.features(seen.obs, start), self.features(seen.next_obs, start)
-        named = ops.dist(self.inverse(torch.cat([now, later], -1)), self.space).log_prob(seen.action)
+        now, later, named = self.named(seen)
         foretold = self.ahead(torch.cat([now.detach(), nn.flatten(seen.action, self.space)], -1))
         surprise = 0.5 * (foretold - later.detach()).square().sum(-1)
         return Judged(surprise, self.weight * surprise - (1 - self.weight) * named)

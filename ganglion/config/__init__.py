@@ -16,7 +16,16 @@ from ganglion.config.model import (
     WrapperConfig,
     WriterConfig,
 )
-from ganglion.config.run import EvalSection, FleetSection, LogSection, RunConfig, RunSection, SaveSection, TrainSection
+from ganglion.config.run import (
+    DataSection,
+    EvalSection,
+    FleetSection,
+    LogSection,
+    RunConfig,
+    RunSection,
+    SaveSection,
+    TrainSection,
+)
 from ganglion.config.schedules import Amount, RateSchedule, Share, constant, cosine, exponential, linear, piecewise
 from ganglion.config.values import Count, Every, NonNegative, Positive, Rate, Real, every
 from ganglion.registry import register
@@ -28,6 +37,7 @@ __all__ = [
     "BufferConfig",
     "Config",
     "Count",
+    "DataSection",
     "EnvConfig",
     "EvalSection",
     "Every",

@@ -134,6 +134,24 @@ class FleetSection(Config):
         return where and check_place(where, "fleet.path")
 
 
+class DataSection(Config):
+    """Rows that were collected before: for `run.mode` offline."""
+
+    shorthand: ClassVar[str] = "path"
+    path: tuple[str, ...] = ()  # folders or files; several are learned from as one
+    damaged: Literal["refuse", "skip"] = "refuse"  # what to do where a block is damaged; skip: go on without it
+
+    @field_validator("path", mode="before")
+    @classmethod
+    def _one(cls, path: object) -> object:
+        return (path,) if type(path) is str else () if path is None else path
+
+    @field_validator("path")
+    @classmethod
+    def _places(cls, path: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(check_place(each, "data.path") for each in path)
+
+
 RESERVED = ("walk", "main", "agents", "learners")  # names that parts of a run have
 
 
@@ -157,6 +175,7 @@ class RunConfig(Config):
     log: LogSection = Field(default_factory=LogSection)
     run: RunSection = RunSection()
     fleet: FleetSection = FleetSection()
+    data: DataSection = DataSection()
 
     @model_validator(mode="after")
     def _target_needs_evaluation(self) -> Self:
@@ -200,6 +219,29 @@ class RunConfig(Config):
         if self.run.mode == "files" and self.fleet.path is None:
             raise ValueError("run.mode 'files' needs fleet.path: a folder or URL that learner and explorers see")
         return self
+
+    @model_validator(mode="after")
+    def _data_and_mode_go_together(self) -> Self:
+        if self.run.mode == "offline" and not self.data.path:
+            raise ValueError("run.mode 'offline' needs data.path: the folder or file of a dataset")
+        if self.data.path and self.run.mode != "offline":
+            raise ValueError(f"data.path: needs run.mode offline, not {self.run.mode!r}")
+        if self.run.mode == "offline" and self.players:
+            raise ValueError("players: several need run.mode local or sync")
+        return self
+
+    @model_validator(mode="after")
+    def _in_updates(self) -> Self:
+        """An offline run makes no steps: what is given in steps is counted in updates."""
+        if self.run.mode != "offline":
+            return self
+        changed: dict[str, Config] = {
+            "train": self.train.model_copy(update={"budget": self.train.budget.in_updates()}),
+            "eval": self.eval.model_copy(update={"every": self.eval.every.in_updates()}),
+            "save": self.save.model_copy(update={"every": self.save.every.in_updates()}),
+            "log": self.log.model_copy(update={"every": self.log.every.in_updates()}),
+        }
+        return self.model_copy(update=changed)
 
     @property
     def title(self) -> str:

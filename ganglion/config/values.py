@@ -72,6 +72,10 @@ class Every:
             return at.opt_steps
         return at.seconds if self.unit == "seconds" else 0.0
 
+    def in_updates(self) -> Every:
+        """The same number of updates, where it is given in steps."""
+        return Every(self.count, "updates") if self.unit == "steps" else self
+
     def __str__(self) -> str:
         if self.unit == "never":
             return "never"

@@ -6,12 +6,13 @@ from ganglion.nn.layers import MLP, Body, LinearHead, NoisyLinear
 from ganglion.nn.modes import Modes
 from ganglion.nn.nets import ActorCritic, Encoded, Encoder, Ensemble, MLPConfig, Net, ObsEncoder, QNet
 from ganglion.nn.normalisers import ObsNormaliser, RewardScale, RunningMoments
-from ganglion.nn.optim import Adam, Optimiser, RMSprop
+from ganglion.nn.optim import Adam, OptimConfig, Optimiser, RMSprop, optimiser
 from ganglion.nn.targets import Lagged
 
 __all__ = [
     "MLP", "ActorCritic", "Adam", "Body", "Encoded", "Encoder", "Ensemble", "Lagged", "LinearHead", "MLPConfig",
-    "Modes", "Net", "NoisyLinear", "ObsEncoder", "ObsNormaliser", "Optimiser", "PolicyHead", "QHead", "QNet", "RMSprop",
+    "Modes", "Net", "NoisyLinear", "ObsEncoder", "ObsNormaliser", "OptimConfig", "Optimiser", "PolicyHead", "QHead",
+    "QNet", "RMSprop",
     "RewardScale", "RunningMoments", "ValueHead", "ValueHeads", "check_mask", "discrete_actions", "flat_size",
-    "flatten",
+    "flatten", "optimiser",
 ]  # fmt: skip

@@ -139,3 +139,43 @@ def cycled(normal: Tensor, rows: int) -> Tensor:
     the numbers of the first again."""
     count = normal.shape[0]
     return normal if count == rows else normal.repeat(-(-rows // count), *(1,) * (normal.dim() - 1))[:rows]
+
+
+class MeanActor(Encoded):
+    """obs -> mean within the bounds of actions, and log deviations that are free parameters [T, B, 2 * A].
+
+    Unlike a squashed normal, it gives every action of a dataset a finite log-probability, those on the bounds too.
+    """
+
+    def __init__(self, net: MLPConfig, spec: EnvSpec, space: Box, log_std: float = 0.0) -> None:
+        super().__init__(net, spec.obs)
+        self.space = space
+        body = net.body(self.encoder.out)
+        self.net = Net(body, LinearHead(body, space.size))
+        self.log_std = nn.Parameter(torch.full((space.size,), log_std))
+
+    def action(self, obs: Obs, past: Past) -> tuple[Tensor, Memory]:
+        features, memory = self.encoder(obs, past)
+        raw = torch.tanh(self.net(features))
+        low, high = (edge.reshape(-1) for edge in ops.bounds(self.space, raw))
+        spread = self.log_std.clamp(-5.0, 2.0) + (0.5 * (high - low)).log()
+        return torch.cat([torch.lerp(low, high, 0.5 * (raw + 1)), spread.expand_as(raw)], -1), memory
+
+
+class StateValue(Encoded):
+    """obs -> its value [T, B]."""
+
+    def __init__(self, net: MLPConfig, spec: EnvSpec) -> None:
+        super().__init__(net, spec.obs)
+        body = net.body(self.encoder.out)
+        self.net = Net(body, LinearHead(body, 1))
+
+    def value(self, obs: Obs, past: Past, action: Action | None = None) -> tuple[Tensor, Memory]:
+        features, memory = self.encoder(obs, past)
+        return self.net(features).squeeze(-1), memory
+
+
+def apart(action: Tensor, other: Tensor, space: Box) -> Tensor:
+    """The squared distance of two actions [T, B, ...], in units of half the range, summed over components: [T, B]."""
+    low, high = ops.bounds(space, action)
+    return ((action - other) / (0.5 * (high - low))).square().flatten(2).sum(-1)

@@ -1,4 +1,4 @@
-"""Steps of recurrent cells: the library's own, and plain operations where it cannot follow (inside vmap)."""
+"""Memories of recurrent cells, and their steps: the library's own, plain operations inside vmap."""
 
 from __future__ import annotations
 
@@ -7,10 +7,35 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._C import _functorch as layers
 
+from ganglion.core import Memory, Past
+
 
 def inside_vmap() -> bool:
     """Whether the code that asks is computed for several models at once."""
     return layers.maybe_current_level() is not None
+
+
+class CellMemory(nn.Module):
+    """A recurrent cell run along T: [T, B, inputs] -> [T, B, size], and the memory after them."""
+
+    def __init__(self, kind: str, inputs: int, size: int) -> None:
+        super().__init__()
+        self.out, self.count = size, 2 if kind == "lstm" else 1
+        self.cell = nn.LSTMCell(inputs, size) if kind == "lstm" else nn.GRUCell(inputs, size)
+
+    def initial(self, slots: int) -> Memory:
+        return tuple(self.cell.weight_hh.new_zeros(1, slots, self.out) for _ in range(self.count))
+
+    def forward(self, x: Tensor, past: Past) -> tuple[Tensor, Memory]:
+        """It starts from nothing where an episode starts."""
+        keep = (~past.start).to(x.dtype)[..., None]  # [T, B, 1]
+        memory = tuple(m[0] for m in past.memory)
+        out = []
+        for t in range(x.shape[0]):
+            kept = tuple(m * keep[t] for m in memory)
+            memory = step(self.cell, x[t], kept)
+            out.append(memory[0])
+        return torch.stack(out), tuple(m[None] for m in memory)
 
 
 def step(cell: nn.LSTMCell | nn.GRUCell, x: Tensor, memory: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from math import prod
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from ganglion.core import Box, Composite, Discrete, MultiBinary, MultiDiscrete, Obs, Space
+from ganglion.core import CENTRAL, Box, Composite, Discrete, MultiBinary, MultiDiscrete, Obs, Space
+from ganglion.errors import UserError
 from ganglion.nn.kernels import untouched
 from ganglion.nn.kernels.conv import convolved, scaled
-from ganglion.nn.layers import PRECISIONS, Init, Precision
+from ganglion.nn.layers import PRECISIONS, Init, Precision, initialise
 
 IMAGE = 36  # pixels a side that Mnih et al.'s convolutions need; what is smaller is a grid
 
@@ -22,27 +24,48 @@ def channels_first(shape: tuple[int, ...]) -> tuple[int, ...]:
     return (shape[2], *shape[:2]) if last else shape
 
 
-def is_image(space: Space, least: int = IMAGE) -> bool:
-    """Whether convolutions read it; what is less than `least` pixels high or wide is flat input."""
-    return isinstance(space, Box) and len(space.shape) == 3 and min(channels_first(space.shape)[1:]) >= least
+class Reading(NamedTuple):
+    """How parts of an observation are read: what is less than `least` pixels high or wide is flat input; Boxes
+    [entities, features] are sets, or flat as well."""
+
+    least: int = IMAGE
+    sets: bool = False
 
 
-def flat_size(space: Space, least: int = IMAGE) -> int:
-    """How many numbers `flatten` makes of a space; images and action masks are none of its business."""
+READING = Reading()
+
+
+def is_image(space: Box, how: Reading = READING) -> bool:
+    """Whether convolutions read it."""
+    return len(space.shape) == 3 and min(channels_first(space.shape)[1:]) >= how.least
+
+
+def is_set(space: Space, how: Reading) -> bool:
+    """Whether it is a Box [entities, features] that attention reads."""
+    return how.sets and type(space) is Box and len(space.shape) == 2
+
+
+def is_flat(space: Box, how: Reading) -> bool:
+    return not is_image(space, how) and not is_set(space, how)
+
+
+def flat_size(space: Space, how: Reading = READING) -> int:
+    """How many numbers `flatten` makes of a space; images, sets and masks are none of its business."""
     match space:
         case Box():
-            return 0 if is_image(space, least) else space.size
+            return space.size if is_flat(space, how) else 0
         case Discrete() | MultiBinary():
             return space.n
         case MultiDiscrete():
             return sum(space.nvec)
         case Composite():
-            return sum(flat_size(part, least) for part in seen(space).values())
+            return sum(flat_size(part, how) for part in seen(space, how).values())
 
 
-def seen(space: Composite) -> dict[str, Space]:
-    """The parts a network looks at: all but the action mask."""
-    return {name: part for name, part in space.items.items() if name != "action_mask"}
+def seen(space: Composite, how: Reading = READING) -> dict[str, Space]:
+    """The parts a network looks at by themselves: all but the action mask, masks of sets and what is central."""
+    masks = {"action_mask", CENTRAL, *(f"{name}_mask" for name, part in space.items.items() if is_set(part, how))}
+    return {name: part for name, part in space.items.items() if name not in masks}
 
 
 def one_hot(choice: Tensor, n: int) -> Tensor:
@@ -50,7 +73,7 @@ def one_hot(choice: Tensor, n: int) -> Tensor:
     return (choice[..., None] == torch.arange(n, device=choice.device)).float()
 
 
-def flatten(obs: Obs, space: Space, least: int = IMAGE) -> Tensor:
+def flatten(obs: Obs, space: Space, how: Reading = READING) -> Tensor:
     """Any observation as one float vector [T, B, flat_size]: choices one-hot, parts side by side."""
     match space:
         case Box():
@@ -63,34 +86,58 @@ def flatten(obs: Obs, space: Space, least: int = IMAGE) -> Tensor:
         case MultiBinary():
             return obs.float()
         case Composite():
-            kept = [(name, part) for name, part in seen(space).items() if flat_size(part, least)]
-            parts = [flatten(obs[name], part, least) for name, part in kept]
+            kept = [(name, part) for name, part in seen(space, how).items() if flat_size(part, how)]
+            parts = [flatten(obs[name], part, how) for name, part in kept]
             return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
 
-def images(obs: Obs, space: Space, least: int = IMAGE) -> list[Tensor]:
-    """The images of an observation, in order."""
-    if isinstance(space, Composite):
-        return [found for name, part in seen(space).items() for found in images(obs[name], part, least)]
-    return [obs] if is_image(space, least) else []
+Path = tuple[str, ...]
 
 
-def image_spaces(space: Space, least: int = IMAGE) -> list[Box]:
-    """The spaces of those images."""
-    if isinstance(space, Composite):
-        return [found for part in seen(space).values() for found in image_spaces(part, least)]
-    return [space] if isinstance(space, Box) and is_image(space, least) else []
+def boxes(space: Space, how: Reading, within: Path = ()) -> list[tuple[Path, Box]]:
+    """Where images and sets are in an observation, in order, and their spaces."""
+    match space:
+        case Composite():
+            return [found for name, part in seen(space, how).items() for found in boxes(part, how, (*within, name))]
+        case Box() if not is_flat(space, how):
+            return [(within, space)]
+    return []
+
+
+def part_at(obs: Obs, path: Path) -> Obs:
+    for name in path:
+        obs = obs[name]
+    return obs
+
+
+def set_mask(space: Space, path: Path, entities: int) -> Path | None:
+    """Where the mask of the set at a path is: `NAME_mask` beside it, a MultiBinary; None where there is none."""
+    if not path:
+        return None
+    for name in path[:-1]:
+        space = space.items[name]  # type: ignore[union-attr]
+    name = f"{path[-1]}_mask"
+    mask = space.items.get(name)  # type: ignore[union-attr]
+    if mask is not None and mask != MultiBinary(entities):
+        raise UserError(f"env: {name} masks {entities} entities and should be MultiBinary({entities}), not {mask}.")
+    return None if mask is None else (*path[:-1], name)
 
 
 def view(space: Box, init: Init, precision: Precision = "float32") -> Pixels | Cells:
     """The convolutions for an image or a grid."""
     dtype = PRECISIONS[precision]
     made = Pixels(space.shape, dtype) if is_image(space) else Cells(space, dtype)
-    for layer in made.modules():
-        if isinstance(layer, nn.Conv2d) and init == "orthogonal":
-            nn.init.orthogonal_(layer.weight, 2**0.5)
-            nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
+    init_convs(made, init)
     return made
+
+
+def init_convs(module: nn.Module, init: Init) -> None:
+    """Draws the weights of all convolutions anew, unless they are to begin as torch's own do."""
+    for layer in module.modules() if init != "uniform" else ():
+        if isinstance(layer, nn.Conv2d):
+            assert layer.bias is not None
+            area = prod(layer.kernel_size)
+            initialise(layer.weight, layer.bias, layer.in_channels * area, layer.out_channels * area, init, 2**0.5)
 
 
 class Pixels(nn.Module):

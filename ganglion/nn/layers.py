@@ -16,8 +16,8 @@ FEW = 4  # columns of a product that are better summed one by one on a GPU
 SOME = 8  # the same on a CPU, where a compiler joins the sums to what is around
 THIN, LOW = 64, 32  # inputs and rows of what acting multiplies: a library's call would cost more than the product
 Activation = Literal["relu", "tanh", "elu", "silu"]
-Init = Literal["uniform", "orthogonal"]
-Norm = Literal["none", "layer"]
+Init = Literal["uniform", "orthogonal", "xavier", "he"]
+Norm = Literal["none", "layer", "rms"]
 # Of products and activations; parameters and what comes out are float32. tf32: float32 whose products a GPU rounds.
 Precision = Literal["float32", "tf32", "bfloat16"]
 PRECISIONS = {"float32": torch.float32, "tf32": torch.float32, "bfloat16": torch.bfloat16}
@@ -34,17 +34,15 @@ class Linears(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.empty(count, inputs, outputs))
         self.bias = nn.Parameter(torch.zeros(count, 1, outputs))
-        bound = inputs**-0.5
-        with torch.no_grad():
-            if init == "uniform":
-                self.weight.uniform_(-bound, bound)
-                self.bias.uniform_(-bound, bound)
-            else:
-                for member in self.weight:
-                    nn.init.orthogonal_(member, gain)
+        for member in self.weight if init == "orthogonal" else (self.weight,):
+            initialise(member, self.bias, inputs, outputs, init, gain)
+
+    def matrix(self) -> Tensor:
+        """What rows are multiplied by, [count, inputs, outputs]."""
+        return self.weight
 
     def forward(self, x: Tensor) -> Tensor:
-        weight, bias, rows = typed(self.weight, x.dtype), typed(self.bias, x.dtype), x.shape[1]
+        weight, bias, rows = typed(self.matrix(), x.dtype), typed(self.bias, x.dtype), x.shape[1]
         if rows < MANY or rows % CHUNK:
             return product(x, weight, bias)
         # the weights' gradient is a product along all rows: as one it would keep a GPU's few units busy for long
@@ -55,6 +53,43 @@ class Linears(nn.Module):
     def first(self, x: Tensor) -> Tensor:
         """The first of the maps alone: [..., inputs] -> [..., outputs]."""
         return x @ self.weight[0].to(x.dtype) + self.bias[0].to(x.dtype)
+
+
+class SpectralLinears(Linears):
+    """The same, with each weight divided by its largest singular value (Miyato et al. 2018).
+
+    That is read from W'W to the power 2^SQUARINGS, whose part of the largest one outgrows all others: a function of the
+    weight alone, where the published iteration keeps vectors from update to update.
+    """
+
+    SQUARINGS = 6
+
+    def matrix(self) -> Tensor:
+        weight = self.weight if self.weight.shape[1] >= self.weight.shape[2] else self.weight.transpose(1, 2)
+        gram = weight.transpose(1, 2) @ weight
+        with torch.no_grad():
+            power = gram.detach()
+            for _ in range(self.SQUARINGS):
+                power = power / traces(power)
+                power = power @ power
+            power = power / traces(power)
+        return self.weight * (gram * power).sum((1, 2), keepdim=True).clamp(min=1e-12).rsqrt()
+
+
+def traces(x: Tensor) -> Tensor:
+    """Of square matrices [count, N, N]: [count, 1, 1]."""
+    return x.diagonal(dim1=1, dim2=2).sum(-1)[:, None, None].clamp(min=1e-30)
+
+
+class RMSNorm(nn.Module):
+    """Rows divided by the root of their mean square (Zhang and Sennrich 2019), [count, N, size]."""
+
+    def __init__(self, count: int, size: int) -> None:
+        super().__init__()
+        self.gain = nn.Parameter(torch.ones(count, 1, size))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * (x.square().mean(-1, keepdim=True) + 1e-5).rsqrt() * typed(self.gain, x.dtype)
 
 
 class LayerNorms(nn.Module):
@@ -84,13 +119,14 @@ class MLP(nn.Module):
 
     def __init__(
         self, count: int, inputs: int, hidden: tuple[int, ...], activation: Activation, init: Init,
-        precision: Precision = "float32", norm: Norm = "none",
+        precision: Precision = "float32", norm: Norm = "none", spectral: bool = False,
     ) -> None:  # fmt: skip
         super().__init__()
-        self.norms = nn.ModuleList(LayerNorms(count, size) for size in hidden if norm == "layer")
+        kind, maps = RMSNorm if norm == "rms" else LayerNorms, SpectralLinears if spectral else Linears
+        self.norms = nn.ModuleList(kind(count, size) for size in hidden if norm != "none")
         self.dtype, self.tf32, self.kind = PRECISIONS[precision], precision == "tf32", activation
         self.sizes = sizes = (inputs, *hidden)
-        self.layers = nn.ModuleList(Linears(count, a, b, init, gain=2**0.5) for a, b in pairwise(sizes))
+        self.layers = nn.ModuleList(maps(count, a, b, init, gain=2**0.5) for a, b in pairwise(sizes))
         self.count, self.out, self.activation = count, sizes[-1], ACTIVATIONS[activation]
 
     def forward(self, x: Tensor) -> Tensor:
@@ -147,6 +183,22 @@ def typed(x: Tensor, dtype: torch.dtype) -> Tensor:
     return x if x.dtype == dtype else x.to(dtype)
 
 
+@torch.no_grad()
+def initialise(weight: Tensor, bias: Tensor, fan_in: int, fan_out: int, init: Init, gain: float) -> None:
+    """Draws a weight, in place; all but `uniform` set the bias to zero. With a gain of sqrt 2, `he` has the deviation
+    of He et al. (2015), `xavier` with 1 that of Glorot and Bengio (2010)."""
+    if init == "orthogonal":
+        nn.init.orthogonal_(weight, gain)
+    else:
+        bound = {"uniform": fan_in**-0.5, "he": gain * (3 / fan_in) ** 0.5}.get(
+            init, gain * (6 / (fan_in + fan_out)) ** 0.5
+        )
+        weight.uniform_(-bound, bound)
+        bias.uniform_(-bound, bound)
+    if init != "uniform":
+        bias.zero_()
+
+
 class LinearHead(nn.Linear):
     """A last layer over a body: [..., out] -> [..., outputs]. Few outputs are sums on a GPU, and where a compiler joins
     them to what is around; there not over bfloat16, since the other last bit of a gradient would round to another
@@ -155,9 +207,8 @@ class LinearHead(nn.Linear):
     def __init__(self, body: Body, outputs: int, init: Init = "uniform", gain: float = 1.0) -> None:
         super().__init__(body.out, outputs)
         self.joins = body.dtype == torch.float32
-        if init == "orthogonal":
-            nn.init.orthogonal_(self.weight, gain)
-            nn.init.zeros_(self.bias)
+        if init != "uniform":  # which is how torch's own begin
+            initialise(self.weight, self.bias, body.out, outputs, init, gain)
 
     def forward(self, x: Tensor) -> Tensor:
         joins = self.joins and torch.compiler.is_compiling()

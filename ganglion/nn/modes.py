@@ -8,7 +8,10 @@ from contextlib import contextmanager
 from torch import nn
 
 # What shipped networks are made of computes the same in both modes, and is not asked at every update.
-SAME = {nn.Linear, nn.Conv2d, nn.ReLU, nn.Sequential, nn.ModuleList, nn.LSTMCell, nn.GRUCell, nn.ParameterDict}
+SAME = {
+    nn.Linear, nn.Conv2d, nn.MaxPool2d, nn.LayerNorm, nn.ReLU, nn.Sequential, nn.ModuleList, nn.LSTMCell, nn.GRUCell,
+    nn.ParameterDict,
+}  # fmt: skip
 
 
 class Modes:

@@ -3,21 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Literal, Protocol, Self
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from ganglion import ops
 from ganglion.config import NetConfig, register
-from ganglion.core import Action, EnvSpec, Memory, Model, Noise, Obs, Past, Space
-from ganglion.nn import cells
+from ganglion.core import Action, Box, EnvSpec, Memory, Model, Noise, Obs, Past, Space
+from ganglion.nn.cells import CellMemory
 from ganglion.nn.heads import PolicyHead, QHead, ValueHead, ValueHeads, check_mask
-from ganglion.nn.inputs import IMAGE, flat_size, flatten, image_spaces, images, view
+from ganglion.nn.inputs import (
+    IMAGE,
+    Reading,
+    boxes,
+    flat_size,
+    flatten,
+    init_convs,
+    is_image,
+    is_set,
+    part_at,
+    set_mask,
+    view,
+)  # fmt: skip
 from ganglion.nn.kernels import cpu_mlp, untouched
-from ganglion.nn.layers import MLP, Activation, Body, Init, LinearHead, Norm, Precision
+from ganglion.nn.layers import MLP, PRECISIONS, Activation, Body, Init, LinearHead, Norm, Precision
 from ganglion.nn.normalisers import ObsNormaliser
+
+if TYPE_CHECKING:
+    from ganglion.nn.attention import GTrXL
 
 Size = Annotated[int, Field(ge=1, le=65_536)]  # units of a layer
 
@@ -30,8 +45,16 @@ class MLPConfig(NetConfig):
     activation: Activation = "relu"
     init: Init = "uniform"
     norm: Norm = "none"  # of each hidden layer, before its activation
-    memory: Literal["none", "lstm", "gru"] = "none"
+    spectral: bool = False  # weights of hidden layers divided by their largest singular value
+    memory: Literal["none", "lstm", "gru", "gtrxl"] = "none"
     memory_size: Size = 64
+    memory_window: int = Field(16, ge=1, le=4_096)  # gtrxl: rows that are looked back at
+    memory_layers: int = Field(1, ge=1, le=64)  # gtrxl
+    heads: int = Field(4, ge=1, le=256)  # of attention: gtrxl and entities
+    images: Literal["nature", "impala"] = "nature"  # from 36 x 36: three convolutions, or a residual network
+    width: int = Field(1, ge=1, le=64)  # impala: multiplies its channels
+    entities: Literal["flat", "attention"] = "flat"  # Boxes [entities, features]: as flat numbers, or attended to
+    entity_size: Size = 64
     normalise: bool = False  # observations, by running mean and deviation
     grid: Literal["flat", "conv"] = "flat"  # smaller images, from 5 x 5: as flat numbers, or through a convolution
     precision: Precision = "float32"  # that layers compute in
@@ -40,11 +63,19 @@ class MLPConfig(NetConfig):
     def recurrent(self) -> bool:
         return self.memory != "none"
 
+    @model_validator(mode="after")
+    def _heads_fit(self) -> Self:
+        sizes = {"memory_size": self.memory == "gtrxl", "entity_size": self.entities == "attention"}
+        for name, size in (("memory_size", self.memory_size), ("entity_size", self.entity_size)):
+            if sizes[name] and size % self.heads:
+                raise ValueError(f"{name} should be a multiple of heads = {self.heads}, not {size}")
+        return self
+
     def encoder(self, space: Space) -> Encoder:
         return ObsEncoder(self, space)
 
     def body(self, inputs: int, count: int = 1) -> Body:
-        return MLP(count, inputs, self.hidden, self.activation, self.init, self.precision, self.norm)
+        return MLP(count, inputs, self.hidden, self.activation, self.init, self.precision, self.norm, self.spectral)
 
 
 class Encoder(Protocol):
@@ -62,53 +93,74 @@ class Encoder(Protocol):
 
 
 class ObsEncoder(Model):
-    """Observations [T, B, ...] -> [T, B, out]: flat inputs, normalised on request, images, then the memory, if any."""
+    """Observations [T, B, ...] -> [T, B, out]: flat inputs, normalised on request, images, sets, then the memory, if
+    any."""
 
     def __init__(self, net: MLPConfig, space: Space) -> None:
         super().__init__()
-        self.least = 5 if net.grid == "conv" else IMAGE  # pixels a side that convolutions read
-        self.space, self.flat = space, flat_size(space, self.least)
-        self.pixels = nn.ModuleList(view(part, net.init, net.precision) for part in image_spaces(space, self.least))
+        self.how = Reading(5 if net.grid == "conv" else IMAGE, net.entities == "attention")
+        self.space, self.flat = space, flat_size(space, self.how)
+        found = boxes(space, self.how)
+        self.pixels = nn.ModuleList(eye(net, part) for _, part in found if is_image(part, self.how))
+        self.sets = nn.ModuleList(attention(net, part) for _, part in found if is_set(part, self.how))
+        self.images = [path for path, part in found if is_image(part, self.how)]
+        sets = [(path, part) for path, part in found if is_set(part, self.how)]
+        self.entities = [(path, set_mask(space, path, part.shape[0])) for path, part in sets]
         self.norm = ObsNormaliser(self.flat) if net.normalise and self.flat else None
-        size = self.flat + sum(part.out for part in self.pixels)  # type: ignore[misc]
-        self.cell: nn.LSTMCell | nn.GRUCell | None = None
-        if net.memory != "none":
-            kind = nn.LSTMCell if net.memory == "lstm" else nn.GRUCell
-            self.cell = kind(size, net.memory_size)
-        self.out = size if self.cell is None else net.memory_size
+        size = self.flat + sum(part.out for part in (*self.pixels, *self.sets))
+        self.memory = remembering(net, size)
+        self.out = size if self.memory is None else net.memory_size
 
     def initial(self, slots: int) -> Memory:
-        if self.cell is None:
-            return ()
-        count = 2 if isinstance(self.cell, nn.LSTMCell) else 1
-        return tuple(self.cell.weight_hh.new_zeros(1, slots, self.out) for _ in range(count))
+        return () if self.memory is None else self.memory.initial(slots)
 
     def forward(self, obs: Obs, past: Past) -> tuple[Tensor, Memory]:
-        parts = [see(image) for see, image in zip(self.pixels, images(obs, self.space, self.least), strict=True)]
+        parts = [see(part_at(obs, path)) for see, path in zip(self.pixels, self.images, strict=True)]
+        for see, (path, mask) in zip(self.sets, self.entities, strict=True):
+            parts.append(see(part_at(obs, path), None if mask is None else part_at(obs, mask)))
         if self.flat:
-            flat = flatten(obs, self.space, self.least)
+            flat = flatten(obs, self.space, self.how)
             parts.append(flat if self.norm is None else self.norm(flat))
         x = parts[0] if len(parts) == 1 else torch.cat(parts, -1)
-        return (x, ()) if self.cell is None else self.remember(self.cell, x, past)
-
-    def remember(self, cell: nn.LSTMCell | nn.GRUCell, x: Tensor, past: Past) -> tuple[Tensor, Memory]:
-        """Runs the memory along T; it starts from nothing where an episode starts."""
-        keep = (~past.start).to(x.dtype)[..., None]  # [T, B, 1]
-        memory = tuple(m[0] for m in past.memory)
-        out = []
-        for t in range(x.shape[0]):
-            kept = tuple(m * keep[t] for m in memory)
-            memory = cells.step(cell, x[t], kept)
-            out.append(memory[0])
-        return torch.stack(out), tuple(m[None] for m in memory)
+        return (x, ()) if self.memory is None else self.memory(x, past)
 
     def observe(self, obs: Obs, valid: Tensor) -> None:
         if self.norm is not None:
-            self.norm.moments.observe(flatten(obs, self.space, self.least), valid)
+            self.norm.moments.observe(flatten(obs, self.space, self.how), valid)
 
     @property
     def watches(self) -> bool:
         return self.norm is not None or type(self).observe is not ObsEncoder.observe
+
+
+# What few networks have is imported where one has it.
+
+
+def eye(net: MLPConfig, space: Box) -> nn.Module:
+    """What reads an image or a grid."""
+    if net.images == "nature" or not is_image(space):
+        return view(space, net.init, net.precision)
+    from ganglion.nn.resnet import ResNet
+
+    made = ResNet(space.shape, net.width, PRECISIONS[net.precision])
+    init_convs(made, net.init)
+    return made
+
+
+def attention(net: MLPConfig, space: Box) -> nn.Module:
+    from ganglion.nn.attention import Entities
+
+    return Entities(space.shape[1], net.entity_size, net.heads)
+
+
+def remembering(net: MLPConfig, size: int) -> CellMemory | GTrXL | None:
+    if net.memory == "none":
+        return None
+    if net.memory != "gtrxl":
+        return CellMemory(net.memory, size, net.memory_size)
+    from ganglion.nn.attention import GTrXL
+
+    return GTrXL(size, net.memory_size, net.memory_layers, net.heads, net.memory_window)
 
 
 class Encoded(Model):
@@ -158,14 +210,14 @@ class Net(nn.Module):
 
 
 class Ensemble(nn.Module):
-    """A value of rows and actions by each member of a body: [T, B, inputs] -> [count, T, B], or with several `outputs`
-    [count, T, B, outputs]; computed as a Net is."""
+    """A value of rows, and of actions where they are given, by each member of a body: [T, B, inputs] -> [count, T, B],
+    or with several `outputs` [count, T, B, outputs]; computed as a Net is."""
 
     def __init__(self, body: Body, outputs: int = 1) -> None:
         super().__init__()
         self.body, self.head = body, ValueHeads(body, outputs)
 
-    def forward(self, x: Tensor, action: Tensor) -> Tensor:
+    def forward(self, x: Tensor, action: Tensor | None = None) -> Tensor:
         body, head = self.body, self.head
         if untouched(body, MLP) and untouched(head, ValueHeads) and body.fuses(x):
             layers = *body.weights(), head.weight.transpose(1, 2).contiguous(), head.bias

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ganglion import ops
 from ganglion.core import Row
-from ganglion.nn.layers import ACTIVATIONS, Activation, Linears
+from ganglion.nn.layers import ACTIVATIONS, Activation, LayerNorms, Linears, RMSNorm
 from ganglion.nn.normalisers import RewardScale
 from ganglion.ops import across
 
@@ -64,29 +64,6 @@ class BatchNorm(nn.Module):
             new = across.mean(new * rows, rows.expand_as(new)) if across.several() else new
             own.copy_(torch.lerp(own, new.to(own.dtype), self.momentum))
         self.moved.add_(1)
-
-
-class RMSNorm(nn.Module):
-    """Rows divided by the root of their mean square (Zhang and Sennrich 2019)."""
-
-    def __init__(self, count: int, size: int) -> None:
-        super().__init__()
-        self.gain = nn.Parameter(torch.ones(count, 1, size))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x * (x.square().mean(-1, keepdim=True) + EPS).rsqrt() * self.gain
-
-
-class LayerNorm(nn.Module):
-    """Rows centred and divided by their deviation (Ba et al. 2016)."""
-
-    def __init__(self, count: int, size: int) -> None:
-        super().__init__()
-        self.gain, self.shift = (nn.Parameter(torch.full((count, 1, size), x)) for x in (1.0, 0.0))
-
-    def forward(self, x: Tensor) -> Tensor:
-        centred = x - x.mean(-1, keepdim=True)
-        return centred * (centred.square().mean(-1, keepdim=True) + EPS).rsqrt() * self.gain + self.shift
 
 
 def unit_rows(layer: Linears) -> None:
@@ -196,7 +173,7 @@ class DroppedMLP(nn.Module):
         super().__init__()
         self.count, self.dropout, self.activation = count, dropout, ACTIVATIONS[activation]
         self.layers = nn.ModuleList(Linears(count, a, b) for a, b in pairwise((inputs, *hidden)))
-        self.norms = nn.ModuleList(LayerNorm(count, size) for size in hidden if layer_norm)
+        self.norms = nn.ModuleList(LayerNorms(count, size) for size in hidden if layer_norm)
         self.head = Linears(count, hidden[-1] if hidden else inputs, outputs)
 
     def forward(self, x: Tensor, key: Tensor | None = None) -> Tensor:

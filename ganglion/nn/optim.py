@@ -5,10 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from math import inf
+from typing import ClassVar, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
+from ganglion.config import Config, NonNegative, Positive
 from ganglion.core import State
 from ganglion.errors import UserError
 
@@ -47,11 +50,67 @@ def gradients(loss: Tensor, params: Sequence[Tensor], names: Sequence[str], unus
     return [torch.zeros_like(p) if grad is None else grad for p, grad in zip(params, grads, strict=True)]
 
 
+class OptimConfig(Config):
+    """An optimiser and what is done to its gradients. `optim: adamw` names the optimiser alone.
+
+    `momentum` compares each number with the root of its running mean square, `momentum_norm` the norm of all numbers
+    with that of these roots. `ignore` looks at gradients before they are clipped, and sets all of them to zero.
+    """
+
+    shorthand: ClassVar[str] = "name"
+    name: Literal["adam", "adamw", "rmsprop"] = "adam"
+    weight_decay: NonNegative = 0.01  # adamw: of all parameters, per step and learning rate
+    clip: Literal["norm", "value", "momentum", "momentum_norm"] = "norm"
+    clip_at: Positive | None = None  # None: as `max_norm` says for `norm`, 5 for the others
+    ignore: Literal["none", "norm", "value", "momentum", "momentum_norm"] = "none"
+    ignore_at: Positive = 5.0
+    after: int = Field(100, ge=0, le=10**9)  # steps before which nothing is compared with running means
+
+    @property
+    def ruled(self) -> bool:
+        """Whether gradients are treated in other ways than clipped by their norm."""
+        return self.clip != "norm" or self.ignore != "none"
+
+    def treated(self, grad: Tensor, root: Tensor, count: Tensor, max_norm: float | Tensor) -> Tensor:
+        """Gradients as rows [K, all numbers] by the rules above; `root`, of the running mean square, is alike."""
+        size, usual = (
+            torch.linalg.vector_norm(grad, dim=1, keepdim=True),
+            torch.linalg.vector_norm(root, dim=1)[:, None],
+        )
+        usual, root = (torch.where(count[:, None] > self.after, x, inf) for x in (usual, root))
+        most, limit = self.ignore_at, self.clip_at or 5.0
+        kept = {  # a comparison with what is not finite is false: such gradients are ignored, too
+            "none": True,
+            "norm": size <= most,
+            "value": (grad.abs() <= most).all(1, keepdim=True),
+            "momentum": (grad.abs() <= most * root).all(1, keepdim=True),
+            "momentum_norm": size <= most * usual,
+        }[self.ignore]
+        match self.clip:
+            case "norm":
+                clipped = grad * ((self.clip_at or max_norm) / (size + 1e-6)).clamp(max=1.0)
+            case "value":
+                clipped = grad.clamp(-limit, limit)
+            case "momentum":
+                clipped = torch.clamp(grad, -limit * root, limit * root)
+            case "momentum_norm":
+                clipped = grad * (limit * usual / (size + 1e-6)).clamp(max=1.0)
+        return clipped if kept is True else torch.where(kept, clipped, 0.0)
+
+
+USUAL = OptimConfig()
+
+
 class Optimiser(ABC):
     """Moves the parameters of modules down a loss, its gradient clipped by the joint norm; frozen ones stay.
 
-    A subclass says in `kept` what it remembers of each parameter, and moves both in `apply`.
+    A subclass says in `kept` what it remembers of each parameter, the mean `square` of its gradient among it, and moves
+    both in `apply`.
     """
+
+    rules: OptimConfig = USUAL
+    forgets: float = 0.0  # the share of `square` that stays, where it starts from zero and is corrected for that
+    weight_decay: float = 0.0
 
     def __init__(self, *modules: nn.Module, lr: float, max_norm: float = inf, allow_unused: bool = False) -> None:
         named = {f"{i}.{name}": p for i, m in enumerate(modules) for name, p in m.named_parameters() if p.requires_grad}
@@ -65,11 +124,21 @@ class Optimiser(ABC):
         grads = self.reduce(gradients(loss, self.params, self.names, self.allow_unused))
         with torch.no_grad():
             norm = torch.linalg.vector_norm(torch.stack(norms(list(grads))))
-            if self.max_norm < inf:
+            if self.rules.ruled:
+                grads = self.treated(grads)
+            elif self.max_norm < inf:
                 grads = torch._foreach_mul(list(grads), (self.max_norm / (norm + 1e-6)).clamp(max=1.0))
             self.count.add_(1)
             self.apply(list(grads), self.lr if lr is None else lr)
         return norm
+
+    def treated(self, grads: Grads) -> Grads:
+        """By the rules: as one row, of which each gradient is a part."""
+        row, square = (torch.cat([x.flatten() for x in many])[None] for many in (grads, self.kept()["square"]))
+        count = self.count[None]
+        whole = self.rules.treated(row, root_of(square, self.forgets, count), count, self.max_norm)[0]
+        parts = whole.split([grad.numel() for grad in grads])
+        return [part.view_as(grad) for part, grad in zip(parts, grads, strict=True)]
 
     @abstractmethod
     def apply(self, grads: list[Tensor], lr: float | Tensor) -> None:
@@ -92,8 +161,15 @@ class Optimiser(ABC):
             tensor.copy_(state.tensors[name])
 
 
+def root_of(square: Tensor, forgets: float, count: Tensor) -> Tensor:
+    """The root of a running mean [K, N], as if it had not started from zero."""
+    return (square / (1 - power(forgets, count))[:, None]).sqrt() if forgets else square.sqrt()
+
+
 class Adam(Optimiser):
-    """Adam (Kingma and Ba 2015)."""
+    """Adam (Kingma and Ba 2015); with a weight decay AdamW (Loshchilov and Hutter 2019)."""
+
+    forgets = 0.999
 
     def __init__(
         self, *modules: nn.Module, lr: float, max_norm: float = inf, eps: float = 1e-8, beta1: float = 0.9,
@@ -107,6 +183,8 @@ class Adam(Optimiser):
 
     def apply(self, grads: list[Tensor], lr: float | Tensor, beta2: float = 0.999) -> None:
         beta1 = self.beta1
+        if self.weight_decay:
+            torch._foreach_mul_(self.params, 1 - lr * self.weight_decay)
         torch._foreach_lerp_(self.mean, grads, 1 - beta1)
         if torch.compiler.is_compiling():  # costs a SAC update 1 %; after some hundred of them it saves 3 %
             for mean in self.mean:
@@ -143,3 +221,19 @@ class RMSprop(Optimiser):
         change = torch._foreach_div(grads, scale)
         torch._foreach_mul_(change, lr)
         torch._foreach_sub_(self.params, change)
+
+
+def optimiser(
+    cfg: OptimConfig, *modules: nn.Module, lr: float, max_norm: float = inf, eps: float = 1e-8, beta1: float = 0.9,
+    allow_unused: bool = False,
+) -> Optimiser:  # fmt: skip
+    """The optimiser of a config, with what an algorithm says of it; `max_norm` is the limit of `clip: norm`."""
+    max_norm = cfg.clip_at or max_norm
+    made: Optimiser
+    if cfg.name == "rmsprop":
+        made = RMSprop(*modules, lr=lr, max_norm=max_norm, eps=eps, allow_unused=allow_unused)
+    else:
+        made = Adam(*modules, lr=lr, max_norm=max_norm, eps=eps, beta1=beta1, allow_unused=allow_unused)
+        made.weight_decay = cfg.weight_decay if cfg.name == "adamw" else 0.0
+    made.rules = cfg
+    return made

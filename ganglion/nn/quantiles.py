@@ -7,7 +7,8 @@ from math import pi
 import torch
 from torch import Tensor, nn
 
-from ganglion.core import EnvSpec, Memory, Obs, Past
+from ganglion import ops
+from ganglion.core import Action, EnvSpec, Memory, Obs, Past
 from ganglion.nn.heads import QHead
 from ganglion.nn.nets import Encoded, MLPConfig
 
@@ -25,6 +26,15 @@ class QuantileNet(Encoded):
         self.embed, self.merge = nn.Linear(cosines, self.body.out), nn.Linear(self.body.out, self.body.out)
         self.head = QHead(self.body, actions, dueling)
         self.cosines = cosines
+
+    def action(self, obs: Obs, past: Past) -> tuple[Tensor, Memory]:
+        return self.value(obs, past)  # it is chosen by these
+
+    def value(self, obs: Obs, past: Past, action: Action | None = None) -> tuple[Tensor, Memory]:
+        """Expected returns [T, B, A], from the middles of 32 equal parts."""
+        features, memory = self.features(obs, past)
+        tau = ops.midpoints(32, features).expand(*features.shape[:2], 32)
+        return self.quantiles(features, tau).mean(-1), memory
 
     def features(self, obs: Obs, past: Past) -> tuple[Tensor, Memory]:
         seen, memory = self.encode(obs, past)

@@ -19,7 +19,7 @@ from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
 
 from ganglion.core import Algorithm
 from ganglion.errors import UserError
-from ganglion.nn.optim import Adam, Optimiser, RMSprop, gradients
+from ganglion.nn.optim import Adam, Optimiser, RMSprop, gradients, root_of
 from ganglion.ops import map_tree
 
 Fn = Callable[..., Any]
@@ -171,6 +171,10 @@ class Joint(ABC):
         self.count = joined([optim.count for optim in optims])
         self.lr, self.max_norm = self.column([o.lr for o in optims]), self.column([o.max_norm for o in optims])
         self.clips = any(optim.max_norm < inf for optim in optims)
+        self.rules, self.forgets = optims[0].rules, optims[0].forgets
+        self.decay_of, self.decays = self.column([o.weight_decay for o in optims]), optims[0].weight_decay > 0
+        if any(optim.rules != self.rules for optim in optims):
+            raise UserError("algo.optim: differs between runs that train together. Accepted: the same in all of them.")
 
     def column(self, numbers: Sequence[float]) -> Tensor:
         """A number of each, [K, 1]."""
@@ -200,9 +204,15 @@ class Joint(ABC):
     def apply(self, grad: Tensor, lr: Tensor) -> Tensor:
         """A step of all rows [K, all parameters]."""
         norm = torch.linalg.vector_norm(grad, dim=1)
-        if self.clips:
+        if self.rules.ruled:
+            root = root_of(self.kept["square"], self.forgets, self.count)
+            grad = self.rules.treated(grad, root, self.count, self.max_norm)
+        elif self.clips:
             grad = grad * (self.max_norm / (norm[:, None] + 1e-6)).clamp(max=1.0)
         self.count.add_(1)
+        if self.decays:
+            keep = (1 - lr * self.decay_of)[:, 0]
+            torch._foreach_mul_(self.params, [keep.view(-1, *(1,) * (own.dim() - 1)) for own in self.params])
         change = self.change(grad, lr)
         parts = [part.view_as(own) for part, own in zip(change.split(self.sizes, 1), self.params, strict=True)]
         torch._foreach_sub_(self.params, parts)

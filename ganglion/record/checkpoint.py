@@ -83,6 +83,14 @@ class Checkpoints:
         steps = self._steps()
         return next((steps[step] for step in reversed(steps) if not finite or _finite(steps[step])), None)
 
+    def named(self, name: str) -> Where:
+        """One by its name, `<env steps>-<updates>`."""
+        found = {str(path).rsplit("/", 1)[-1]: path for path in self._steps().values()}
+        if name not in found:
+            known = ", ".join(found) or "none"
+            raise UserError(f"no checkpoint {name[:80]!r}. Accepted: best, last, {known}.{nearest(name, found)}")
+        return found[name]
+
     def best(self) -> Where | None:
         path = self.folder / "best"
         return path if any(self.keeper.holds(self.keeper.manifest(path)) for _ in range(LOOKS)) else None

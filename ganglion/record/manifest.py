@@ -1,4 +1,5 @@
-"""The manifest of a checkpoint: JSON that carries its own checksum and gives back exactly what it was given."""
+"""Manifests, of checkpoints and of datasets: JSON that carries its own checksum and gives back exactly what it was
+given."""
 
 from __future__ import annotations
 
@@ -7,18 +8,29 @@ import re
 import struct
 from collections.abc import Callable, Mapping
 from math import isfinite
+from typing import NamedTuple
 
 from ganglion.core import Json
 from ganglion.errors import UserError
 from ganglion.record.stores import Where
 from ganglion.record.tensor_file import TORCH, digest
 
-FORMAT = "ganglion checkpoint"
-VERSION = 1
 START = b'{\n"checksum": "'
 HEX = 32
 EIGHT, CHECKSUM = re.compile(r"[0-9a-f]{16}"), re.compile(r"[0-9a-f]{32}")
 STATE, CHUNK = re.compile(r"state(-[0-9a-f]{32})?\.safetensors"), re.compile(r"[0-9a-f]{32}\.safetensors")
+
+
+class Kind(NamedTuple):
+    """What a manifest is of, and what each of its entries may be."""
+
+    noun: str
+    version: int
+    entries: Mapping[str, Callable[[Json], bool]]
+
+    @property
+    def format(self) -> str:
+        return f"ganglion {self.noun}"
 
 
 def encode(value: Json, name: str) -> Json:
@@ -48,10 +60,11 @@ def decode(value: Json) -> Json:
     return value
 
 
-def dumps(body: Mapping[str, Json]) -> bytes:
+def dumps(body: Mapping[str, Json], kind: Kind | None = None) -> bytes:
     """The manifest's bytes: one entry per line, headed by the checksum of the whole with that checksum as zeros."""
     lines = ",\n".join(f"{json.dumps(key)}: {_entries(value)}" for key, value in body.items())
-    head = {"format": FORMAT, "version": VERSION}
+    kind = kind or CHECKPOINT
+    head = {"format": kind.format, "version": kind.version}
     opening = ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in head.items())
     text = START + b"0" * HEX + f'",\n{opening},\n{lines}\n}}\n'.encode()
     return _signed(text, digest(text).encode())
@@ -67,29 +80,31 @@ def _signed(text: bytes, mark: bytes) -> bytes:
     return text[: len(START)] + mark + text[len(START) + HEX :]
 
 
-def read(path: Where) -> dict[str, Json]:
+def read(path: Where, kind: Kind | None = None) -> dict[str, Json]:
     """The manifest's entries, as they were given to `dumps`."""
+    kind = kind or CHECKPOINT
     try:
         text = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
-        raise UserError(f"{path.parent} is not a checkpoint: it has no {path.name}.") from None
+        raise UserError(f"{path.parent} is not a {kind.noun}: it has no {path.name}.") from None
     mark = text[len(START) : len(START) + HEX]
     if digest(_signed(text, b"0" * HEX)).encode() != mark or not text.startswith(START):
         if not re.search(rb"ganglion|checksum", text):
-            raise UserError(f"{path} is not the manifest of a Ganglion checkpoint.")
+            raise UserError(f"{path} is not the manifest of a Ganglion {kind.noun}.")
         raise UserError(f"{path} is damaged: it does not have its own checksum.")
     try:
         body: dict[str, Json] = dict(json.loads(text))
     except (ValueError, TypeError, RecursionError) as error:
         raise foreign(path, error) from error
     found = body.pop("format", None), body.pop("version", None)
-    if found != (FORMAT, VERSION):
+    if found != (kind.format, kind.version):
         told = [str(each)[:80] for each in found]
-        raise UserError(f"{path}: this Ganglion reads {FORMAT!r} of version {VERSION}, not {told[0]!r} of {told[1]!r}.")
-    for name, fits in ENTRIES.items():
+        read = f"{kind.format!r} of version {kind.version}"
+        raise UserError(f"{path}: this Ganglion reads {read}, not {told[0]!r} of {told[1]!r}.")
+    for name, fits in kind.entries.items():
         if name not in body or not fits(body[name]):
             raise foreign(path, f"{name!r} is missing, or not what it should be")
-    return {name: body[name] for name in ENTRIES}
+    return {name: body[name] for name in kind.entries}
 
 
 def foreign(path: Where, why: object) -> UserError:
@@ -100,61 +115,62 @@ def foreign(path: Where, why: object) -> UserError:
 # ------------------------------------------------------------ what an entry may be
 
 
-def _count(value: Json) -> bool:
+def is_count(value: Json) -> bool:
     return type(value) is int and 0 <= value < 1 << 63
 
 
-def _text(value: Json, kind: re.Pattern[str]) -> bool:
+def is_text(value: Json, kind: re.Pattern[str]) -> bool:
     return isinstance(value, str) and kind.fullmatch(value) is not None
 
 
-def _mapping(value: Json, fits: Callable[[Json], bool] = lambda _: True) -> bool:
+def is_mapping(value: Json, fits: Callable[[Json], bool] = lambda _: True) -> bool:
     return isinstance(value, dict) and all(fits(each) for each in value.values())
 
 
 def _files(value: Json) -> bool:
     """One file, in the checkpoint's own folder."""
-    return _mapping(value) and len(value) == 1 and all(_text(name, STATE) for name in value)
+    return is_mapping(value) and len(value) == 1 and all(is_text(name, STATE) for name in value)
 
 
 def _tensor(value: Json) -> bool:
-    return isinstance(value, list) and len(value) == 3 and _form(value[:2]) and _text(value[2], CHECKSUM)
+    return isinstance(value, list) and len(value) == 3 and is_form(value[:2]) and is_text(value[2], CHECKSUM)
 
 
-def _form(value: Json) -> bool:
+def is_form(value: Json) -> bool:
     """Type and shape."""
     if not (isinstance(value, list) and len(value) == 2 and isinstance(value[0], str) and value[0] in TORCH):
         return False
-    return isinstance(value[1], list) and all(_count(size) for size in value[1])
+    return isinstance(value[1], list) and all(is_count(size) for size in value[1])
 
 
 def _ring(value: Json) -> bool:
     """As many stamps and chunks as its arrays have blocks."""
-    if not _mapping(value) or value.keys() != {"block", "stamps", "arrays", "chunks"}:
+    if not is_mapping(value) or value.keys() != {"block", "stamps", "arrays", "chunks"}:
         return False
     block, stamps, arrays, chunks = (value[name] for name in ("block", "stamps", "arrays", "chunks"))
-    if not (_count(block) and block and _mapping(arrays, lambda x: _form(x) and len(x[1]) > 0)):
+    if not (is_count(block) and block and is_mapping(arrays, lambda x: is_form(x) and len(x[1]) > 0)):
         return False
     rows = {form[1][0] for form in arrays.values()}
     if len(rows) > 1 or not isinstance(stamps, list) or not isinstance(chunks, list):
         return False
     blocks = -(-max(rows, default=0) // block)
-    fits = len(stamps) == len(chunks) == blocks and all(_count(stamp) for stamp in stamps)
+    fits = len(stamps) == len(chunks) == blocks and all(is_count(stamp) for stamp in stamps)
     return fits and all(chunk is None or _chunk(chunk, arrays) for chunk in chunks)
 
 
 def _chunk(value: Json, arrays: Mapping[str, Json]) -> bool:
     """A file, and the checksum of each array's rows in it."""
-    if not (isinstance(value, list) and len(value) == 2 and _text(value[0], CHUNK)):
+    if not (isinstance(value, list) and len(value) == 2 and is_text(value[0], CHUNK)):
         return False
-    return _mapping(value[1], lambda x: _text(x, CHECKSUM)) and value[1].keys() == arrays.keys()
+    return is_mapping(value[1], lambda x: is_text(x, CHECKSUM)) and value[1].keys() == arrays.keys()
 
 
 ENTRIES: Mapping[str, Callable[[Json], bool]] = {
-    "step": _count,
-    "meta": _mapping,
+    "step": is_count,
+    "meta": is_mapping,
     "files": _files,
-    "tensors": lambda value: _mapping(value, _tensor),
-    "scalars": _mapping,
-    "rings": lambda value: _mapping(value, _ring),
+    "tensors": lambda value: is_mapping(value, _tensor),
+    "scalars": is_mapping,
+    "rings": lambda value: is_mapping(value, _ring),
 }
+CHECKPOINT = Kind("checkpoint", 1, ENTRIES)

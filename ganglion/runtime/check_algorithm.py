@@ -176,7 +176,7 @@ def acts(make: Make) -> None:
 def reads(make: Make) -> None:
     """Central inference predicts in one process and explores in another, whose own weights are not the learner's."""
     bench = make()
-    algo, (step, past) = bench.algo, bench.now
+    algo, step, past = bench.algo, bench.now[0], bench.agent.begun(bench.now[1])
     first, second = bench.agent.parted(bench.seat.noise.next())
     knobs, obs = bench.agent.knobs(Progress()), enter(step.obs)
     with torch.no_grad():
@@ -214,13 +214,13 @@ class NoSync(TorchDispatchMode):
 def waits(make: Make) -> None:
     bench = make()
     mini, noise, at = bench.learnable()
-    algo, knobs, (step, past) = bench.algo, bench.agent.knobs(at), bench.now
+    algo, knobs, step, past = bench.algo, bench.agent.knobs(at), bench.now[0], bench.agent.begun(bench.now[1])
     obs, still = enter(step.obs), algo.neutral(past.start)
     acting = bench.seat.stream.noise(bench.agent.draws.explore, 1, bench.seat.count)
     with NoSync():  # type: ignore[no-untyped-call]
         with torch.no_grad():
             algo.explore(carrying(algo.predict(obs, past, still), past), knobs, acting)
-            algo.exploit(algo.predict(obs, past, still))
+            algo.exploit(carrying(algo.predict(obs, past, still), past))
         algo.learn(mini, knobs, noise)
         algo.learn_late(mini, knobs, noise)
 
@@ -260,7 +260,7 @@ def remembers(make: Make) -> None:
         step, past = bench.now
         for _ in range(6):
             acted = bench.agent.sample(step.obs, past, bench.seat.noise.next(), Progress())
-            past = Past(acted.memory, ~step.valid[None])
+            past = Past(acted.memory, ~step.valid[None], acted.carried)
         memories.append(past.memory)
     for a, b in zip(*memories, strict=True):
         hold(a.shape == b.shape and a.stride() == b.stride(), "compiled, the memory has another shape")

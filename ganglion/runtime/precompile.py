@@ -28,7 +28,7 @@ def main(config: str, paths: list[str], modules: list[str], parent: int) -> None
         import_module(module)
     from ganglion.runtime.build import build
 
-    trainer = build(load(config, ["run.fast=compile", "run.mode=local"]))
+    trainer = build(load(config, ["run.fast=compile", "run.mode=local", "data.path=null"]))
     wanted = 1 + trainer.learner.agent.algo.late_every
     for log in trainer():
         if log.at.opt_steps >= wanted:

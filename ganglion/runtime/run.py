@@ -411,8 +411,10 @@ def load_agents(folder: Where | str, which: str) -> tuple[RunConfig, list[tuple[
 
 
 def chosen(folder: Where, checkpoints: Checkpoints, which: str) -> tuple[State, Where]:
-    """The trainer's state in the best or the newest checkpoint, and which that is."""
+    """The trainer's state in the best, the newest or a named checkpoint, and which that is."""
     path = (checkpoints.best() if which == "best" else None) or checkpoints.newest()
+    if which not in ("best", "last"):
+        path = checkpoints.named(which)
     if path is None:
         raise UserError(
             f"{folder} has no checkpoint yet: it was stopped before the first save. Train it: ganglion resume {folder}"

@@ -134,6 +134,31 @@ def test_a_soft_target_follows_at_every_update_and_is_never_copied() -> None:
         torch.testing.assert_close(new, old + 0.25 * (model.detach() - old))
 
 
+@pytest.mark.parametrize("evaluation", ["vote", "mean"])
+def test_bootstrapped_dqn(evaluation: str) -> None:
+    """Osband et al. 2016 and 2018: each head's own double goal, the prior in every value, masked rows left out."""
+    heads, scale = 4, 2.5
+    u = Update("bootstrapped_dqn", heads=heads, prior=scale, share=0.5, evaluation=evaluation)
+    prior, learned = u.algo.model.fixed, u.algo.model.learned
+    q, choice = (read(learned) + scale * read(prior) for read in (u.now, u.later))
+    later = u.later(u.algo.target) + scale * u.later(prior)
+    learns = u.t.extras["learns"][0].numpy()
+    assert 0 < learns.mean() < 1 and q.shape == (len(u.rows), heads, 3)
+    losses, sizes = [], []
+    for b in u.rows:
+        best = [u.best(choice[:, k], b) for k in range(heads)]
+        errors = [q[b, k, u.action[b]] - u.reward[b] - u.discount[b] * later[b, k, best[k]] for k in range(heads)]
+        losses.append(sum(x * x for k, x in enumerate(errors) if learns[b, k]) / heads)
+        sizes.append(sum(map(abs, errors)) / heads)
+    with torch.no_grad():
+        said = u.algo.predict(u.t.next_obs, u.t.next_past, u.noise).dist.mode()[0].tolist()
+    for b in u.rows:
+        votes = [sum(u.best(choice[:, k], b) == a for k in range(heads)) for a in range(3)]
+        wins = choice[b].mean(0) if evaluation == "mean" else np.array(votes)
+        assert wins[said[b]] == max(wins[a] for a in range(3) if u.legal[b, a]) and u.legal[b, said[b]]
+    u.compare(losses, sizes)
+
+
 # ------------------------------------------------------------ distributions
 
 

@@ -17,7 +17,7 @@ from ganglion.fleet.inference_client import RemoteAgent, pack_answer, pack_quest
 from ganglion.fleet.inference_server import Predictor, build_predictor
 from ganglion.fleet.remote_explorer import lighten
 from ganglion.runtime.build import build, build_agent, build_env
-from ganglion.runtime.randomness import Stream
+from ganglion.runtime.randomness import SlotNoise, Stream
 from tests.equal.runs import SORTS
 
 EAGER = {"log": {"writers": []}, "eval": "never", "save": "never"}
@@ -49,10 +49,11 @@ def test_actions_are_those_of_an_agent_of_ones_own(sort: str) -> None:
     def walk(explorer: int) -> None:
         agent = RemoteAgent(build_agent(cfg, env.spec).algo, ask)
         lighten(agent)
-        slots, stream = env.spec.slots, Stream(explorer, "explore", own.device)
+        slots = env.spec.slots
+        dice = SlotNoise(Stream(explorer, "explore", own.device), own.draws, slots)
         obs, past = build_env(cfg).reset(explorer).obs, own.start(slots)
         for _ in range(3):
-            noise = stream.noise(own.draws.explore, 1, slots)
+            noise = dice.next()
             got, wanted = (
                 agent.sample(obs, past, noise, Progress()),
                 own.sample(obs, past, noise, Progress(opt_steps=7)),

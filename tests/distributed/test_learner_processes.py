@@ -163,7 +163,7 @@ def test_what_an_environment_prints_is_no_answer() -> None:
     lines = ["import os, subprocess", "from ganglion.fleet import learner_worker", "class Noisy:"]
     lines += ["  def __init__(self, post):", "    os.write(1, b'hello\\n')", "    subprocess.Popen(['sleep', '8'])"]
     lines += ["  ready, learn = (lambda self: 7), (lambda self, meet: 1 / 0)"]
-    lines += ["learner worker.Partner = Noisy", "partner.main()"]
+    lines += ["learner_worker.LearnerWorker = Noisy", "learner_worker.main()"]
     command = [sys.executable, "-c", "\n".join(lines)]
     process = subprocess.Popen(command, stdin=PIPE, stdout=PIPE, stderr=subprocess.DEVNULL, text=True)
     assert process.stdin is not None and process.stdout is not None

@@ -140,7 +140,7 @@ def test_two_learners_share_the_explorers(ray: Any, rule: str) -> None:
     made, fleet = trainer("dqn", 1_200, explorers=2, learners=2, spares=0, rows=16, rule=rule)
     assert isinstance(fleet, Dealer)
     played = sum(len(log.episodes) for log in made())
-    told, given = made.source.numbers(), [mirror.given for mirror in fleet.desks]  # type: ignore[union-attr]
+    told, given = made.source.numbers(), [queue.given for queue in fleet.queues]  # type: ignore[union-attr]
     made.close()
     assert made.at.env_steps >= 1_200 and made.at.opt_steps > 0
     assert told["fleet/lost"] == told["fleet/duplicated"] == 0 and min(given) > 0

@@ -62,6 +62,8 @@ def test_a_signal_ends_an_evaluation_and_the_run_is_saved(
     number: signal.Signals, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """What was due then is due when it is resumed: all is as if it had not been interrupted."""
+    if signal.getsignal(number) == signal.SIG_IGN:  # as nohup has its children do
+        signal.signal(number, signal.SIG_DFL)
     folder, whole = tmp_path / "run", tmp_path / "whole"
     bell = f"env.options={{number: {int(number)}, at: 300}}"  # long after training has ended
     assert main([*ASK, bell, f"run.dir={folder}", "eval.max_steps=1000000000"]) == 128 + number

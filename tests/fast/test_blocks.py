@@ -60,7 +60,7 @@ def test_the_same_as_one_by_one(words: tuple[str, ...]) -> None:
     blocks, single = trainer_of(*words), trainer_of(*words, most=1)
     assert advance(blocks, 12) == advance(single, 12)
     assert blocks.at[:3] == single.at[:3]
-    ours, theirs = (ops.leaves(trainer.learner.buffer.rows()) for trainer in (blocks, single))
+    ours, theirs = (ops.leaves(trainer.learner.buffer.ring.rows) for trainer in (blocks, single))
     assert all(torch.equal(one, two) for one, two in zip(ours, theirs, strict=True))
     assert same(blocks, single)
 

@@ -54,12 +54,10 @@ def test_a_walk_is_so_many_steps():
     walked_rows = ops.map_tree(lambda x: x[:-1], walked.seen), walked.acted[0].action, walked.acted[0].extras
     for a, b in zip(ops.leaves((seen, action, extras)), ops.leaves(walked_rows), strict=True):
         assert torch.equal(a, b)
-    for a, b in zip(before, ops.select(walked.seen, -1), strict=True):
+    for a, b in zip(ops.leaves(before), ops.leaves(ops.select(walked.seen, -1)), strict=True):
         assert torch.equal(a, b)
     assert episodes and walked.ended.tolist() == [
-        len(episodes),
-        sum(e.total for e in episodes),
-        sum(e.length for e in episodes),
+        [len(episodes), sum(e.total for e in episodes), sum(e.length for e in episodes)]
     ]
     assert int(walked.seen.valid[:-1].sum()) == steps
     for a, b in zip(env.now(), walked.world, strict=True):

@@ -35,6 +35,7 @@ DQN |= {"replay": REPLAY, "limiter": LIMITER}
 ACER = {"kind": "acer", "lr": 3e-3, "horizon": 8, "net": {"hidden": [32]}, "replay": REPLAY | {"batch": 16}}
 ACER |= {"limiter": {"opt_interval": 16, "warmup": 200}}
 C51 = over(DQN, kind="c51", gamma=0.8, low=-1, high=9, atoms=51)
+BOOTSTRAPPED = over(DQN, kind="bootstrapped_dqn", heads=5, gamma=0.8, prior=1.0)
 QRDQN = over(DQN, kind="qrdqn", quantiles=20)
 IQN = over(DQN, kind="iqn", percentiles={"count": 8}, target_percentiles={"count": 8}, cosines=32)
 FQF = over(DQN, kind="fqf", fractions=8, cosines=32)
@@ -48,7 +49,15 @@ PQN = {
     "net": {"hidden": [32], "norm": "layer"},
     "epsilon": EPSILON,
 }
-VALUE = {"c51": C51, "fqf": FQF, "iqn": IQN, "pqn": PQN, "qrdqn": QRDQN, "rainbow": RAINBOW}
+VALUE = {
+    "bootstrapped_dqn": BOOTSTRAPPED,
+    "c51": C51,
+    "fqf": FQF,
+    "iqn": IQN,
+    "pqn": PQN,
+    "qrdqn": QRDQN,
+    "rainbow": RAINBOW,
+}
 R2D2 = over(DQN, kind="r2d2", net=MEMORY, lr=5e-3, target_every=25, limiter={"opt_interval": 5},
             replay={"sequence": 6, "burn_in": 1, "batch": 32})  # fmt: skip
 NOISY = over(DQN, noisy=0.5, epsilon=0.0)
@@ -147,6 +156,13 @@ def test_chain_is_walked_to_its_end(algo, seed):
     trainer = trained(algo, {"id": "chain", "size": 6}, 8_000, seed)
     best = score(trainer)
     assert best >= 0.99, "the far end pays 1, the near one little"
+
+
+def test_a_head_followed_for_an_episode_crosses_the_deep_sea():
+    """Acting at random finds its far corner once in 2^10 episodes; 600 are enough."""
+    algo = {"kind": "bootstrapped_dqn", "net": {"hidden": [50, 50], "init": "orthogonal"}}
+    algo |= {"replay": REPLAY | {"capacity": 20_000}, "limiter": {"opt_interval": 6, "warmup": 200}}
+    assert score(trained(algo, {"id": "deepsea", "size": 10, "slots": 4}, 6_000, 0)) == pytest.approx(0.99)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

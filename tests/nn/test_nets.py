@@ -400,7 +400,7 @@ def test_every_model_says_an_action_and_a_value(case: Case) -> None:
         action = own.algo.exploit(own.algo.predict(obs, past, own.algo.neutral(past.start))).action
         value, after = own.algo.model.value(obs, past, action)
     assert raw.shape[:2] == (1, case.slots) and raw.isfinite().all()
-    assert (1, case.slots) in (value.shape, value.shape[1:], value.shape[:2]) and value.isfinite().all()
+    assert (1, case.slots) in (value.shape[:2], value.shape[1:3]) and value.isfinite().all()
     assert [m.shape for m in memory] == [m.shape for m in after] == [m.shape for m in past.memory]
 
 

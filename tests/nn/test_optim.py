@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 from ganglion.errors import UserError
 from ganglion.fast.compile import Compiled
-from ganglion.nn import Adam, Optimiser, RMSprop
+from ganglion.nn import Adam, OptimConfig, Optimiser, RMSprop, optimiser
 
 
 def slowly(grads: list[Tensor], lr: float, start: Tensor) -> Tensor:
@@ -104,3 +106,41 @@ def test_where_it_is_allowed_it_stays_as_it_is(kind: type[Optimiser], compiled: 
     moved = {name for name, value in net.state_dict().items() if not torch.equal(value, before[name])}
     assert moved == {"used.weight", "used.bias"}
     assert not any("frozen" in name for name in optim.state().tensors)
+
+
+CLIPS = ["norm", "value", "momentum", "momentum_norm"]
+
+
+@pytest.mark.parametrize("name", ["adamw", "rmsprop"])
+@pytest.mark.parametrize(("clip", "ignore"), [*((c, "none") for c in CLIPS), *(("value", i) for i in CLIPS)])
+def test_rules_of_gradients_number_by_number(name: str, clip: str, ignore: str):
+    torch.manual_seed(0)
+    layer = nn.Linear(3, 2).double()
+    cfg = OptimConfig(name=name, clip=clip, clip_at=1.1, ignore=ignore, ignore_at=2.5, after=3)
+    optim, out = optimiser(cfg, layer, lr=0.05), [float(x) for p in layer.parameters() for x in p.flatten()]
+    mean, square, ignored = [0.0] * 8, [0.0] * 8, 0
+    for t in range(12):
+        loud = 10.0 if t % 5 == 4 else 1.0
+        given = [torch.randn_like(p) * loud for p in layer.parameters()]
+        optim.step(sum((p * g).sum() for p, g in zip(layer.parameters(), given, strict=True)))
+        grads = [float(x) for g in given for x in g.flatten()]
+        roots = [(s / (1 - 0.999**t if name == "adamw" and t else 1)) ** 0.5 if t > 3 else inf for s in square]
+        norm, usual = sum(g * g for g in grads) ** 0.5, sum(r * r for r in roots) ** 0.5
+        over = {"none": False, "norm": norm > 2.5, "value": max(map(abs, grads)) > 2.5,
+                "momentum_norm": norm > 2.5 * usual,
+                "momentum": any(abs(g) > 2.5 * r for g, r in zip(grads, roots, strict=True))}[ignore]  # fmt: skip
+        limits = [1.1 * r for r in roots] if clip == "momentum" else [1.1 if clip == "value" else inf] * 8
+        share = {"norm": 1.1, "momentum_norm": 1.1 * usual}.get(clip, inf) / (norm + 1e-6)
+        ignored += over
+        for i, (g, limit) in enumerate(zip(grads, limits, strict=True)):
+            g = 0.0 if over else max(-limit, min(limit, g)) * min(1.0, share)
+            if name == "rmsprop":
+                square[i] = 0.99 * square[i] + 0.01 * g * g
+                out[i] -= 0.05 * g / (square[i] ** 0.5 + 1e-8)
+                continue
+            mean[i], square[i] = 0.9 * mean[i] + 0.1 * g, 0.999 * square[i] + 0.001 * g * g
+            size = mean[i] / (1 - 0.9 ** (t + 1)) / ((square[i] / (1 - 0.999 ** (t + 1))) ** 0.5 + 1e-8)
+            out[i] = out[i] * (1 - 0.05 * 0.01) - 0.05 * size
+    # in float32, what Adam corrects its means by is accurate to some 1e-5
+    there = [float(x) for p in layer.parameters() for x in p.detach().flatten()]
+    assert there == pytest.approx(out, abs=1e-4) and (0 < ignored < 12) == (ignore != "none")

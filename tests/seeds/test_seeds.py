@@ -169,6 +169,7 @@ def test_dqn(tmp_path: Path) -> None:
 VALUE = {
     "noisy": ["algo=dqn", "algo.noisy=0.5", "algo.tau=0.01"],
     "munchausen": ["algo=dqn", "algo.munchausen=0.9", "algo.temperature=0.3"],
+    "bootstrapped_dqn": ["algo=bootstrapped_dqn", "algo.heads=4", "algo.share=0.5"],
     "c51": ["algo=c51", "algo.atoms=11", "algo.low=0"],
     "qrdqn": ["algo=qrdqn", "algo.quantiles=7"],
     "iqn": ["algo=iqn", "algo.percentiles.count=4", "algo.act_percentiles={sample: uniform, count: 4}"],
@@ -299,3 +300,14 @@ def test_what_cannot_train_together_is_said(tmp_path: Path) -> None:
 def test_the_interval_is_students() -> None:
     assert interval([1.0, 2.0, 3.0]) == pytest.approx((2.0, 2 - 4.303 / 3**0.5, 2 + 4.303 / 3**0.5))
     assert interval([5.0]) == (5.0, 5.0, 5.0)
+
+
+GTRXL = ["algo.net={memory: gtrxl, memory_size: 8, memory_window: 4, heads: 2}"]
+RULES = ["algo.optim={name: adamw, clip: momentum, after: 3, ignore: norm, ignore_at: 1.0}", "algo.net.spectral=true"]
+
+
+@pytest.mark.parametrize("words", [[*PPO, *GTRXL], [*DQN, *RULES, "algo.net.norm=rms"]], ids=["gtrxl", "rules"])
+def test_transformers_and_rules_of_gradients(tmp_path: Path, words: Words) -> None:
+    seeds = together(configs(tmp_path / "together", [*words, TENSORS]))
+    for run, cfg in zip(seeds.runs, configs(tmp_path / "alone", [*words, TENSORS]), strict=True):
+        same(alone(cfg).state(), run.state())

@@ -26,6 +26,7 @@ PROMISED = {
     "cartpole/trpo": 200_000,
     "cartpole/apex": 200_000,
     "acrobot/ppo": 200_000,
+    "deepsea/bootstrapped_dqn": 300_000,
     "pendulum/ppo": 200_000,
     "pendulum/sac": 20_000,
     "pendulum/td3": 20_000,

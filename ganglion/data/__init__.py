@@ -1,0 +1,1 @@
+"""Datasets: rows that were collected before, as files, and what is done with them (docs/data.md)."""
