@@ -27,7 +27,9 @@ def bounded(cfg: AlgoConfig, spec: EnvSpec, *nets: MLPConfig) -> Box:
 def feed_forward(kind: str, net: MLPConfig) -> None:
     """Refuses a memory, for an algorithm without a recurrent form."""
     if net.recurrent:
-        raise UserError(f"algo.net.memory: {kind} has no recurrent form; accepted: none. Recurrent: ddpg, dqn, ppo, sac, td3.")
+        raise UserError(
+            f"algo.net.memory: {kind} has no recurrent form; accepted: none. Recurrent: ddpg, dqn, ppo, sac, td3."
+        )
 
 
 def squashed(mean: Tensor, spread: Tensor, least: float = -5.0, most: float = 2.0) -> Tensor:
