@@ -95,7 +95,7 @@ class Critics(Encoded):
         return self.nets.first(self.encode(obs, of_critics(past))[0], action)
 
 
-Judges = TypeVar("Judges", bound=Model)
+Judges = TypeVar("Judges", bound=Encoded)
 
 
 class ActorCritics(Model, Generic[Judges]):
@@ -113,7 +113,6 @@ class ActorCritics(Model, Generic[Judges]):
         said, memory = self.actor.action(obs, past)
         if not self.recurrent:
             return said, memory
-        assert isinstance(self.critics, Encoded)
         return said, (*memory, *self.critics.encode(obs, of_critics(past))[1])
 
     def action(self, obs: Obs, past: Past) -> tuple[Tensor, Memory]:
