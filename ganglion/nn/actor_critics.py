@@ -16,7 +16,7 @@ from ganglion.nn.nets import Encoded, Ensemble, MLPConfig, Net
 
 
 def bounded(cfg: AlgoConfig, spec: EnvSpec, *nets: MLPConfig) -> Box:
-    """The action space of an algorithm that squashes its actions onto bounds; `nets`: those without a recurrent form."""
+    """The action space of an algorithm that squashes its actions onto bounds; `nets`: what has no recurrent form."""
     cfg.check_actions(spec)
     assert isinstance(spec.action, Box)
     for net in nets:
