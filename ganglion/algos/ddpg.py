@@ -67,9 +67,10 @@ class DDPG(Algorithm[Sample[Transition], Sample[Transition]]):
     model: ActorCritics[Critics]
 
     def __init__(self, cfg: DDPGConfig, spec: EnvSpec) -> None:
-        self.cfg, self.space = cfg, (space := bounded(cfg, spec, cfg.net))
+        self.cfg, self.space = cfg, (space := bounded(cfg, spec))
         self.noise = ActionNoise(cfg.noise_kind, space.size, cfg.theta)
-        actor, critic = DeterministicActor(cfg.net, spec, space), Critics(cfg.net, spec, space, count=1)
+        actor = DeterministicActor(cfg.net, spec, space, burn_in=cfg.replay.warms)
+        critic = Critics(cfg.net, spec, space, count=1, burn_in=cfg.replay.warms)
         self.model = ActorCritics(actor, critic)
         self.target = nn.Lagged(self.model)
         limit = cfg.max_norm or inf
@@ -90,7 +91,7 @@ class DDPG(Algorithm[Sample[Transition], Sample[Transition]]):
         return self.noise.carry(slots)
 
     def predict(self, obs: Obs, past: Past, noise: Noise) -> Prediction:
-        action, memory = self.model.action(obs, past)
+        action, memory = self.model.act(obs, past)
         return Prediction(ops.Sure(action), ops.empty(action), memory)  # a state alone has no value here
 
     def explore(self, prediction: Prediction, knobs: Knobs, noise: Noise) -> Acted:

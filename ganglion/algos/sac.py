@@ -26,7 +26,7 @@ from ganglion.core import (
     Acted, Algorithm, Draw, Draws, EnvSpec, Knobs, Noise, Obs, Past, Prediction, Progress, Recipe, Sample, Stateful,
     Transition, Update,
 )  # fmt: skip
-from ganglion.nn.actor_critics import Critics, GaussianActor, SoftActorCritics, bounded
+from ganglion.nn.actor_critics import Critics, GaussianActor, SoftActorCritics, bounded, cycled
 
 
 @register("algo", "sac")
@@ -42,6 +42,7 @@ class SACConfig(AlgoConfig):
     tau: Positive = Field(0.005, le=1)  # how fast the target follows
     temperature: Positive | None = None  # None: learned
     target_entropy: Real | None = None  # None: minus the number of action components
+    hold: Positive = Field(1.0, ge=1)  # steps for which a slot keeps its noise, on average
     max_norm: Positive | None = None  # of gradients; None: no limit
     net: nn.MLPConfig = nn.MLPConfig(hidden=(256, 256))
     replay: BufferConfig = buffers.ReplayConfig(capacity=1_000_000, batch=256)
@@ -62,9 +63,10 @@ class SAC(Algorithm[Sample[Transition], Sample[Transition]]):
     model: SoftActorCritics[Critics]
 
     def __init__(self, cfg: SACConfig, spec: EnvSpec) -> None:
-        self.cfg, self.space = cfg, (space := bounded(cfg, spec, cfg.net))
+        self.cfg, self.space = cfg, (space := bounded(cfg, spec))
         self.goal_entropy = -float(space.size) if cfg.target_entropy is None else cfg.target_entropy
-        actor, critics = GaussianActor(cfg.net, spec, space), Critics(cfg.net, spec, space)
+        actor = GaussianActor(cfg.net, spec, space, burn_in=cfg.replay.warms)
+        critics = Critics(cfg.net, spec, space, burn_in=cfg.replay.warms)
         self.model = SoftActorCritics(actor, critics, cfg.temperature or 1.0)
         self.target = nn.Lagged(self.model.critics)
         limit = cfg.max_norm or inf
@@ -79,12 +81,17 @@ class SAC(Algorithm[Sample[Transition], Sample[Transition]]):
 
     def draws(self) -> Draws:
         n = self.space.size
-        return Draws(explore=Draw(uniform=n, normal=n), learn=Draw(normal=2 * n))
+        return Draws(explore=Draw(uniform=n, normal=n), learn=Draw(normal=2 * n), hold=self.cfg.hold)
 
     def predict(self, obs: Obs, past: Past, noise: Noise) -> Prediction:
-        raw, memory = self.model.action(obs, past)
+        raw, memory = self.model.act(obs, past)
         nothing = ops.empty(raw)  # critics need an action: a state alone has no value here
         return Prediction(ops.dist(raw, self.space, squash=True), nothing, memory)
+
+    def policy(self, obs: Obs, past: Past) -> ops.TanhNormal:
+        """The same in `learn`, where nobody asks for the memory after it."""
+        dist: ops.TanhNormal = ops.dist(self.model.action(obs, past)[0], self.space, squash=True)
+        return dist
 
     def explore(self, prediction: Prediction, knobs: Knobs, noise: Noise) -> Acted:
         chosen = prediction.dist.sample(noise)
@@ -95,11 +102,11 @@ class SAC(Algorithm[Sample[Transition], Sample[Transition]]):
 
     def learn(self, mini: Sample[Transition], knobs: Knobs, noise: Noise) -> Update:
         t, w = mini.data, mini.weight
-        later, now = (Noise(noise.uniform, part) for part in noise.normal.chunk(2, -1))
+        later, now = noise.normal.chunk(2, -1)
         warmth = self.model.warmth["log"].exp()
         with torch.no_grad():
-            dist = self.predict(t.next_obs, t.next_past, noise).dist  # of the current actor
-            action, logp = dist.sample_and_log_prob(later)
+            dist = self.policy(t.next_obs, t.next_past)  # of the current actor
+            action, logp = dist.sample_and_log_prob(Noise(noise.uniform, cycled(later, dist.mean.shape[0])))
             after = self.target.value(t.next_obs, t.next_past, action)[0].amin(0) - warmth * logp
             goal = t.reward + t.discount * ops.at(after, t.ahead)
         q = self.model.value(t.obs, t.past, t.action)[0]
@@ -107,7 +114,7 @@ class SAC(Algorithm[Sample[Transition], Sample[Transition]]):
         critic = ops.weighted_mean(error.square().sum(0), w)
         norm = self.critic_optim.step(critic)
 
-        action, logp = self.predict(t.obs, t.past, noise).dist.sample_and_log_prob(now)
+        action, logp = self.policy(t.obs, t.past).sample_and_log_prob(Noise(noise.uniform, now))
         actor = ops.weighted_mean(warmth.detach() * logp - self.model.value(t.obs, t.past, action)[0].amin(0), w)
         self.actor_optim.step(actor)
         entropy = -ops.weighted_mean(logp.detach(), w)

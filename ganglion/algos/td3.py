@@ -33,7 +33,7 @@ from ganglion.core import (
     Stateful, Transition, Update,
 )  # fmt: skip
 from ganglion.nn.action_noise import ActionNoise, NoiseKind
-from ganglion.nn.actor_critics import ActorCritics, Critics, DeterministicActor, bounded
+from ganglion.nn.actor_critics import ActorCritics, Critics, DeterministicActor, bounded, cycled
 
 
 @register("algo", "td3")
@@ -75,9 +75,10 @@ class TD3(Algorithm[Sample[Transition], Sample[Transition]]):
 
     def __init__(self, cfg: TD3Config, spec: EnvSpec) -> None:
         self.cfg, self.late_every = cfg, cfg.delay
-        self.space = space = bounded(cfg, spec, cfg.net)
+        self.space = space = bounded(cfg, spec)
         self.noise = ActionNoise(cfg.noise_kind, space.size, cfg.theta)
-        actor, critics = DeterministicActor(cfg.net, spec, space), Critics(cfg.net, spec, space)
+        actor = DeterministicActor(cfg.net, spec, space, burn_in=cfg.replay.warms)
+        critics = Critics(cfg.net, spec, space, burn_in=cfg.replay.warms)
         self.model = ActorCritics(actor, critics)
         self.target = nn.Lagged(self.model)
         limit = cfg.max_norm or inf
@@ -98,7 +99,7 @@ class TD3(Algorithm[Sample[Transition], Sample[Transition]]):
         return self.noise.carry(slots)
 
     def predict(self, obs: Obs, past: Past, noise: Noise) -> Prediction:
-        action, memory = self.model.action(obs, past)
+        action, memory = self.model.act(obs, past)
         return Prediction(ops.Sure(action), ops.empty(action), memory)  # a state alone has no value here
 
     def explore(self, prediction: Prediction, knobs: Knobs, noise: Noise) -> Acted:
@@ -116,7 +117,8 @@ class TD3(Algorithm[Sample[Transition], Sample[Transition]]):
         with torch.no_grad():
             action = self.target.action(t.next_obs, t.next_past)[0]
             low, high = ops.bounds(self.space, action)
-            action = ops.gaussian(action, noise.normal, cfg.smoothing, low, high, cfg.smoothing_limit)
+            normal = cycled(noise.normal, action.shape[0])
+            action = ops.gaussian(action, normal, cfg.smoothing, low, high, cfg.smoothing_limit)
             after = self.target.value(t.next_obs, t.next_past, action)[0].amin(0)
             goal = t.reward + t.discount * ops.at(after, t.ahead)
         q = self.model.value(t.obs, t.past, t.action)[0]

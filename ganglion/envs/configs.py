@@ -272,7 +272,7 @@ class ToyConfig(EnvConfig):
     size: int | None = Field(default=None, ge=2, le=1024)  # symbols, places, rows, arms, cues or actions
     limit: Count | None = Field(default=None, ge=1)  # steps until truncation
     delay: int | None = Field(default=None, ge=0, le=10_000)  # blank steps of memory
-    continuous: bool | None = None  # identity and truncation with a real action
+    continuous: bool | None = None  # identity, memory and truncation with a real action
 
     def build(self, slots: int | None = None, device: str = "cpu", render: bool = False) -> Env:
         import inspect

@@ -176,29 +176,40 @@ class Bandit(Toy):
 class Memory(Toy):
     """A cue, one of n, is shown at the first step; `delay` blank steps later a bell asks for it, worth 1 and the end.
 
-    With memory the best return is 1, without it 1 / n. The observation is the cue as one-hot, then the bell.
+    With memory the best return is 1, without it 1 / n. The observation is the cue as one-hot, then the bell. With
+    `continuous` the cue is a number in [-1, 1) and the answer worth -(a - cue)^2: 0, or -1 / 3 without memory.
     """
 
     size, starts = 2, 1  # the cue, the step
 
-    def __init__(self, slots: int, size: int = 2, delay: int = 4, device: str = "cpu") -> None:
-        self.n, self.delay = size, delay
-        self.obs_space, self.action_space = Box((size + 1,), low=(0.0,), high=(1.0,)), Discrete(size)
-        self.best_return = 1.0
+    def __init__(
+        self, slots: int, size: int = 2, delay: int = 4, continuous: bool = False, device: str = "cpu"
+    ) -> None:
+        self.n, self.delay, self.continuous = size, delay, continuous
+        self.obs_space = (
+            Box((2,), low=(-1.0, 0.0), high=(1.0, 1.0)) if continuous else Box((size + 1,), low=(0.0,), high=(1.0,))
+        )
+        self.action_space = UNIT if continuous else Discrete(size)
+        self.best_return = 0.0 if continuous else 1.0
         super().__init__(slots, "memory", device)
 
     def first(self, dice: Tensor) -> Tensor:
-        return torch.cat((_number(dice, self.n), torch.zeros_like(dice)), -1)
+        cue = dice * 2.0 - 1.0 if self.continuous else _number(dice, self.n)
+        return torch.cat((cue, torch.zeros_like(dice)), -1)
 
     def advance(self, world: Tensor, action: Tensor, dice: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         cue, step = world.unbind(-1)
         asked = step == self.delay + 1
-        reward = (asked & (action == cue)).to(world.dtype)
+        if self.continuous:
+            reward = -(action.squeeze(-1).clamp(-1.0, 1.0) - cue).square() * asked.to(world.dtype)
+        else:
+            reward = (asked & (action == cue)).to(world.dtype)
         return torch.stack((cue, step + 1), -1), reward, asked
 
     def observe(self, world: Tensor) -> Tensor:
         cue, step = world.unbind(-1)
-        shown = one_hot(cue.to(torch.int64), self.n) * (step == 0).unsqueeze(-1)
+        said = cue.unsqueeze(-1) if self.continuous else one_hot(cue.to(torch.int64), self.n)
+        shown = said * (step == 0).unsqueeze(-1)
         bell = (step == self.delay + 1).unsqueeze(-1)
         return torch.cat((shown, bell), -1).to(torch.float32)
 

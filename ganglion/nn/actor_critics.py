@@ -16,7 +16,7 @@ from ganglion.nn.nets import Encoded, Ensemble, MLPConfig, Net
 
 
 def bounded(cfg: AlgoConfig, spec: EnvSpec, *nets: MLPConfig) -> Box:
-    """The action space of an algorithm without a recurrent form that squashes its actions onto bounds."""
+    """The action space of an algorithm that squashes its actions onto bounds; `nets`: what has no recurrent form."""
     cfg.check_actions(spec)
     assert isinstance(spec.action, Box)
     for net in nets:
@@ -27,7 +27,9 @@ def bounded(cfg: AlgoConfig, spec: EnvSpec, *nets: MLPConfig) -> Box:
 def feed_forward(kind: str, net: MLPConfig) -> None:
     """Refuses a memory, for an algorithm without a recurrent form."""
     if net.recurrent:
-        raise UserError(f"algo.net.memory: {kind} has no recurrent form; accepted: none. Recurrent: dqn, ppo.")
+        raise UserError(
+            f"algo.net.memory: {kind} has no recurrent form; accepted: none. Recurrent: ddpg, dqn, ppo, sac, td3."
+        )
 
 
 def squashed(mean: Tensor, spread: Tensor, least: float = -5.0, most: float = 2.0) -> Tensor:
@@ -35,30 +37,40 @@ def squashed(mean: Tensor, spread: Tensor, least: float = -5.0, most: float = 2.
     return torch.cat([mean, least + 0.5 * (most - least) * (torch.tanh(spread) + 1)], -1)
 
 
+def of_actor(past: Past) -> Past:
+    """What the actor remembers: the first half. Actor and critics have encoders, and so memories, of their own."""
+    return past._replace(memory=past.memory[: len(past.memory) // 2])
+
+
+def of_critics(past: Past) -> Past:
+    """What the critics remember: the second half."""
+    return past._replace(memory=past.memory[len(past.memory) // 2 :])
+
+
 class GaussianActor(Encoded):
     """obs -> mean and log deviation of each action component, before squashing [T, B, 2 * A]."""
 
-    def __init__(self, net: MLPConfig, spec: EnvSpec, space: Box) -> None:
-        super().__init__(net, spec.obs)
+    def __init__(self, net: MLPConfig, spec: EnvSpec, space: Box, burn_in: int = 0) -> None:
+        super().__init__(net, spec.obs, burn_in)
         body = net.body(self.encoder.out)
         self.net = Net(body, LinearHead(body, 2 * space.size))
 
     def action(self, obs: Obs, past: Past) -> tuple[Tensor, Memory]:
-        features, memory = self.encoder(obs, past)
+        features, memory = self.encode(obs, of_actor(past))
         return squashed(*self.net(features).chunk(2, -1)), memory
 
 
 class DeterministicActor(Encoded):
     """obs -> one action, within its bounds [T, B, *shape]."""
 
-    def __init__(self, net: MLPConfig, spec: EnvSpec, space: Box) -> None:
-        super().__init__(net, spec.obs)
+    def __init__(self, net: MLPConfig, spec: EnvSpec, space: Box, burn_in: int = 0) -> None:
+        super().__init__(net, spec.obs, burn_in)
         self.space = space
         body = net.body(self.encoder.out)
         self.net = Net(body, LinearHead(body, space.size))
 
     def action(self, obs: Obs, past: Past) -> tuple[Tensor, Memory]:
-        features, memory = self.encoder(obs, past)
+        features, memory = self.encode(obs, of_actor(past))
         raw = torch.tanh(self.net(features))
         low, high = ops.bounds(self.space, raw)
         return torch.lerp(low, high, 0.5 * (raw.reshape(*raw.shape[:2], *self.space.shape) + 1)), memory
@@ -67,29 +79,41 @@ class DeterministicActor(Encoded):
 class Critics(Encoded):
     """obs and action -> values [count, T, B], or what `outputs` numbers say of them [count, T, B, outputs]."""
 
-    def __init__(self, net: MLPConfig, spec: EnvSpec, space: Box, count: int = 2, outputs: int = 1) -> None:
-        super().__init__(net, spec.obs)
+    def __init__(
+        self, net: MLPConfig, spec: EnvSpec, space: Box, count: int = 2, outputs: int = 1, burn_in: int = 0
+    ) -> None:
+        super().__init__(net, spec.obs, burn_in)
         self.nets = Ensemble(net.body(self.encoder.out + space.size, count=count), outputs)
 
     def value(self, obs: Obs, past: Past, action: Action | None = None) -> tuple[Tensor, Memory]:
-        features, memory = self.encoder(obs, past)
+        features, memory = self.encode(obs, of_critics(past))
         assert action is not None
         return self.nets(features, action), memory
 
     def first(self, obs: Obs, past: Past, action: Action) -> Tensor:
         """What the first critic says, [T, B]."""
-        return self.nets.first(self.encoder(obs, past)[0], action)
+        return self.nets.first(self.encode(obs, of_critics(past))[0], action)
 
 
-Judges = TypeVar("Judges", bound=Model)
+Judges = TypeVar("Judges", bound=Encoded)
 
 
 class ActorCritics(Model, Generic[Judges]):
-    """An actor and the critics that judge it."""
+    """An actor and the critics that judge it. What they remember is a half each of one memory."""
 
     def __init__(self, actor: Model, critics: Judges) -> None:
         super().__init__()
-        self.actor, self.critics = actor, critics
+        self.actor, self.critics, self.recurrent = actor, critics, actor.recurrent
+
+    def initial(self, slots: int) -> Memory:
+        return (*self.actor.initial(slots), *self.critics.initial(slots))
+
+    def act(self, obs: Obs, past: Past) -> tuple[Tensor, Memory]:
+        """`action` while acting, when the critics remember what is seen as well: rows are stored with both memories."""
+        said, memory = self.actor.action(obs, past)
+        if not self.recurrent:
+            return said, memory
+        return said, (*memory, *self.critics.encode(obs, of_critics(past))[1])
 
     def action(self, obs: Obs, past: Past) -> tuple[Tensor, Memory]:
         return self.actor.action(obs, past)
@@ -109,6 +133,13 @@ class SoftActorCritics(ActorCritics[Judges]):
 def together(t: Transition) -> tuple[Obs, Past]:
     """This row and the next beside each other, [T, 2 B, ...]."""
     return ops.concat([t.obs, t.next_obs], 1), Past((), torch.cat([t.past.start, t.next_past.start], 1))
+
+
+def cycled(normal: Tensor, rows: int) -> Tensor:
+    """Numbers of T rows for so many: with a memory and n steps there are n - 1 more rows to bootstrap from, which take
+    the numbers of the first again."""
+    count = normal.shape[0]
+    return normal if count == rows else normal.repeat(-(-rows // count), *(1,) * (normal.dim() - 1))[:rows]
 
 
 class MeanActor(Encoded):

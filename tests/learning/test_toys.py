@@ -186,6 +186,18 @@ def test_recurrent_replay_recalls_the_first_cue():
     assert score(trained(R2D2, {"id": "memory", "delay": 3}, 8_000, 0)) >= 0.95
 
 
+@pytest.mark.parametrize("algo", [SAC, TD3, DDPG], ids=lambda algo: algo["kind"])
+def test_memory_recalls_a_real_cue(algo):
+    """The cue of 3 steps ago, as a number: -(a - cue)^2, so -1 / 3 is what acting blindly is worth."""
+    long = over(algo, net=MEMORY, gamma=0.9, tau=0.05, replay={"sequence": 5, "burn_in": 1, "batch": 32})
+    assert score(trained(long, {"id": "memory", "delay": 2, "continuous": True}, 6_000, 0)) > -0.06
+
+
+def test_without_a_memory_a_real_cue_is_lost():
+    world = {"id": "memory", "delay": 2, "continuous": True}
+    assert score(trained(over(SAC, gamma=0.9, tau=0.05), world, 3_000, 0)) < -0.2
+
+
 def test_without_a_memory_the_cue_is_lost():
     assert score(trained(PPO, {"id": "memory", "delay": 3}, 8_000, 0)) < 0.8
 
