@@ -14,8 +14,8 @@ from functools import cache
 from tests.budgets.source import PACKAGE, SOURCES, Source
 
 LOOP = ("algos.dqn", "runtime.agent", "runtime.explorer", "runtime.learner", "runtime.trainer")
-MODULES, LINES = 66, 9_878
-ASKED = {"isinstance": 389, "getattr": 65, "setattr": 8, "hasattr": 7, "cast": 0}
+MODULES, LINES = 66, 9_891
+ASKED = {"isinstance": 390, "getattr": 65, "setattr": 8, "hasattr": 7, "cast": 0}
 
 
 def module_of(source: Source) -> str:

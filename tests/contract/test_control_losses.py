@@ -303,7 +303,7 @@ def test_dropout_and_layer_norm() -> None:
     for c in range(2):
         y = (said(x)[0] @ said(layer.weight)[c] + said(layer.bias)[c, 0]) * said(coins)[c]
         y = (y - y.mean(-1, keepdims=True)) / np.sqrt(y.var(-1, keepdims=True) + 1e-5)
-        y = np.maximum(y * said(norm.gain)[c, 0] + said(norm.shift)[c, 0], 0)
+        y = np.maximum(y * said(norm.weight)[c, 0] + said(norm.bias)[c, 0], 0)
         right = y @ said(net.head.weight)[c] + said(net.head.bias)[c, 0]
         np.testing.assert_allclose(said(one)[c, 0], right, rtol=1e-6)
 

@@ -83,5 +83,5 @@ def test_batched_over_runs(tmp_path: Path) -> None:
 
 
 def test_modes_are_registered_kinds() -> None:
-    with pytest.raises(UserError, match=r"run.mode: .*local, sync, threads, ray, files, recorded.*'recorded'"):
+    with pytest.raises(UserError, match=r"run.mode: .*local, sync, threads, ray, files, offline, recorded.*'recorded'"):
         config(mode="recorde")

@@ -39,6 +39,7 @@ def test_actions_are_those_of_an_agent_of_ones_own(sort: str) -> None:
         for parameter in own.algo.model.parameters():
             parameter.add_(0.01)  # not what an explorer would have without being told
     broker.publish(own.command(Progress(opt_steps=7)), "main")
+    own.start(env.spec.slots)
     predictor = build_predictor(cfg, broker)
 
     def ask(*question: Any) -> Any:
@@ -51,14 +52,14 @@ def test_actions_are_those_of_an_agent_of_ones_own(sort: str) -> None:
         lighten(agent)
         slots = env.spec.slots
         dice = SlotNoise(Stream(explorer, "explore", own.device), own.draws, slots)
-        obs, past = build_env(cfg).reset(explorer).obs, own.start(slots)
+        obs, past = build_env(cfg).reset(explorer).obs, agent.start(slots)
         for _ in range(3):
             noise = dice.next()
             got, wanted = (
                 agent.sample(obs, past, noise, Progress()),
                 own.sample(obs, past, noise, Progress(opt_steps=7)),
             )
-            past = Past(wanted.memory, torch.zeros(1, slots, dtype=torch.bool))
+            past = Past(wanted.memory, torch.zeros(1, slots, dtype=torch.bool), wanted.carried)
             found.append((agent.version, got, wanted))
 
     threads = [threading.Thread(target=walk, args=(explorer,)) for explorer in range(3)]

@@ -398,6 +398,10 @@ def test_every_model_says_an_action_and_a_value(case: Case) -> None:
     with torch.no_grad():
         raw, memory = own.algo.model.action(obs, past)
         action = own.algo.exploit(own.algo.predict(obs, past, own.algo.neutral(past.start))).action
+        if case.algo == "bc":  # a policy alone
+            with pytest.raises(TypeError, match="no value network"):
+                own.algo.model.value(obs, past, action)
+            return
         value, after = own.algo.model.value(obs, past, action)
     assert raw.shape[:2] == (1, case.slots) and raw.isfinite().all()
     assert (1, case.slots) in (value.shape[:2], value.shape[1:3]) and value.isfinite().all()

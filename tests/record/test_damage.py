@@ -97,8 +97,8 @@ def test_what_is_not_a_checkpoint_is_refused(tmp_path, saved):
 
 
 def test_another_version_is_refused(saved, monkeypatch):
-    monkeypatch.setattr(manifest, "VERSION", manifest.VERSION + 1)
-    assert f"version {manifest.VERSION}" in refusal(saved)
+    monkeypatch.setattr(manifest, "CHECKPOINT", manifest.CHECKPOINT._replace(version=7))
+    assert "version 7" in refusal(saved)
 
 
 def test_chunks_of_a_damaged_neighbour_are_not_removed(saved):
