@@ -14,8 +14,13 @@ from functools import cache
 from tests.budgets.source import PACKAGE, SOURCES, Source
 
 LOOP = ("algos.dqn", "runtime.agent", "runtime.explorer", "runtime.learner", "runtime.trainer")
-MODULES, LINES = 66, 9_891
-ASKED = {"isinstance": 390, "getattr": 65, "setattr": 8, "hasattr": 7, "cast": 0}
+MODULES, LINES = 66, 9_800  # without the table of names, which grows by a line with each algorithm
+ASKED = {"isinstance": 223, "getattr": 34, "setattr": 7, "hasattr": 2, "cast": 0}
+BORDERS = (
+    "ganglion/envs/",
+    "ganglion/data/",
+    "ganglion/ops/trees.py",
+)  # what comes from outside, and trees: asked there
 
 
 def module_of(source: Source) -> str:
@@ -51,7 +56,7 @@ def closure(names: Iterable[str], without: frozenset[str] = frozenset()) -> set[
 
 def test_what_stands_behind_dqn() -> None:
     names = closure(LOOP)
-    lines = sum(len(BY_NAME[name].text.splitlines()) for name in names)
+    lines = sum(len(re.sub(r"(?ms)^TABLE.*?^}\n", "", BY_NAME[name].text).splitlines()) for name in names)
     assert len(names) <= MODULES and lines <= LINES, (len(names), lines, sorted(names))
 
 
@@ -63,5 +68,6 @@ def test_no_module_imports_itself_through_others() -> None:
 
 def test_capabilities_are_not_found_by_asking() -> None:
     """A contract says what a part can do; asking it is for the borders of the package, and grows no more."""
-    words = Counter(w for s in SOURCES for w in re.findall(r"\b(getattr|hasattr|setattr|isinstance|cast)\(", s.text))
+    inner = [s for s in SOURCES if not str(s.path.relative_to(PACKAGE.parent)).startswith(BORDERS)]
+    words = Counter(w for s in inner for w in re.findall(r"\b(getattr|hasattr|setattr|isinstance|cast)\(", s.text))
     assert all(words[word] <= most for word, most in ASKED.items()), words
