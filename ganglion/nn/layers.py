@@ -25,7 +25,8 @@ ACTIVATIONS = {"relu": torch.relu, "tanh": torch.tanh, "elu": nn.functional.elu,
 
 
 class Linears(nn.Module):
-    """`count` independent linear maps as one batched product: [count, N, inputs] -> [count, N, outputs].
+    """`count` independent linear maps as one batched product: [count, N, inputs] -> [count, N, outputs]; a single one
+    maps rows [N, inputs] as well, by a plain product.
 
     Computed in the precision of what comes in.
     """
@@ -42,6 +43,8 @@ class Linears(nn.Module):
         return self.weight
 
     def forward(self, x: Tensor) -> Tensor:
+        if x.dim() == 2:
+            return torch.addmm(self.bias.view(-1), x, self.matrix().squeeze(0))
         weight, bias, rows = typed(self.matrix(), x.dtype), typed(self.bias, x.dtype), x.shape[1]
         if rows < MANY or rows % CHUNK:
             return product(x, weight, bias)
@@ -136,6 +139,11 @@ class MLP(nn.Module):
         if self.dtype == torch.float32 and gpu_mlp.fits(x, self.sizes, self.kind) and self.usual():
             given = x.reshape(1, -1, x.shape[-1]), *self.weights()
             return gpu_mlp.mlp(*given, self.kind, self.tf32).unflatten(1, rows)
+        if self.single(x):
+            y = x.flatten(0, 1)
+            for layer in self.layers:
+                y = self.activation(layer(y))
+            return y.view(1, *rows, self.out)
         y = lowered(x, self.dtype).reshape(1, -1, x.shape[-1]).expand(self.count, -1, -1)
         for layer, norm in zip_longest(self.layers, self.norms):
             y = self.activation(layer(y) if norm is None else norm(layer(y)))
@@ -147,6 +155,11 @@ class MLP(nn.Module):
         for layer in self.layers:
             y = self.activation(layer.first(y))  # type: ignore[operator]
         return y.to(x.dtype)
+
+    def single(self, x: Tensor) -> bool:
+        """Whether rows pass through it by plain products: those of one member, on a CPU without a compiler."""
+        plain = self.count == 1 and self.dtype == x.dtype and not x.is_cuda and not torch.compiler.is_compiling()
+        return plain and self.usual()
 
     def fuses(self, x: Tensor) -> bool:
         """Whether these rows pass through it as one operation on a CPU, which may take a last layer with it."""

@@ -51,6 +51,8 @@ def best(q: Tensor, legal: Tensor | None = None) -> Tensor:
 
 def at(value: Tensor, ahead: Tensor) -> Tensor:
     """value[ahead[t, b], b]: [S, B] and [T, B] int64 -> [T, B]. Trailing axes of `value` come along."""
+    if len(value) == 1 and len(ahead) == 1:  # a row there is only one of
+        return value
     extra = value.dim() - ahead.dim()
     index = ahead.reshape(*ahead.shape, *[1] * extra).expand(*ahead.shape, *value.shape[ahead.dim() :])
     return value.gather(0, index)
@@ -84,6 +86,8 @@ def sequence_priority(error: Tensor, weight: Tensor | None = None, eta: float = 
     """
     live = torch.ones_like(error, dtype=torch.bool) if weight is None else weight > 0
     size = torch.where(live, error.detach().abs(), 0.0)
+    if error.shape[0] == 1:
+        return size[0]
     return eta * size.amax(0) + (1 - eta) * size.sum(0) / live.sum(0).clamp(min=1)
 
 
