@@ -134,16 +134,16 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         rows = x.shape[:2]
-        if self.fuses(x):
-            return cpu_mlp.mlp(x, None, *self.weights(), activation=self.kind).unflatten(1, rows)
-        if self.dtype == torch.float32 and gpu_mlp.fits(x, self.sizes, self.kind) and self.usual():
-            given = x.reshape(1, -1, x.shape[-1]), *self.weights()
-            return gpu_mlp.mlp(*given, self.kind, self.tf32).unflatten(1, rows)
         if self.single(x):
             y = x.flatten(0, 1)
             for layer in self.layers:
                 y = self.activation(layer(y))
             return y.view(1, *rows, self.out)
+        if self.fuses(x):
+            return cpu_mlp.mlp(x, None, *self.weights(), activation=self.kind).unflatten(1, rows)
+        if self.dtype == torch.float32 and gpu_mlp.fits(x, self.sizes, self.kind) and self.usual():
+            given = x.reshape(1, -1, x.shape[-1]), *self.weights()
+            return gpu_mlp.mlp(*given, self.kind, self.tf32).unflatten(1, rows)
         y = lowered(x, self.dtype).reshape(1, -1, x.shape[-1]).expand(self.count, -1, -1)
         for layer, norm in zip_longest(self.layers, self.norms):
             y = self.activation(layer(y) if norm is None else norm(layer(y)))
@@ -157,9 +157,13 @@ class MLP(nn.Module):
         return y.to(x.dtype)
 
     def single(self, x: Tensor) -> bool:
-        """Whether rows pass through it by plain products: those of one member, on a CPU without a compiler."""
-        plain = self.count == 1 and self.dtype == x.dtype and not x.is_cuda and not torch.compiler.is_compiling()
-        return plain and self.usual()
+        """Whether rows pass through it by plain products: those of one member, on a CPU without a compiler. Of few
+        rows, as one acts on, the views that these take would cost more."""
+        if self.count > 1 or x.shape[0] * x.shape[1] <= LOW or self.dtype != x.dtype or x.is_cuda:
+            return False
+        if torch.compiler.is_compiling():
+            return False
+        return self.usual()
 
     def fuses(self, x: Tensor) -> bool:
         """Whether these rows pass through it as one operation on a CPU, which may take a last layer with it."""

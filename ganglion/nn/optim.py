@@ -31,10 +31,12 @@ def norms(grads: list[Tensor]) -> list[Tensor]:
     return list(torch._foreach_norm(grads))
 
 
-def power(base: float, count: Tensor) -> Tensor:
-    """base ** count. A compiler would compute it again for each few elements that are scaled with it, which took as
-    long as all the rest of Adam; of an exponential it knows that once is better. This one is 1, and changes no bit."""
-    value: Tensor = base**count
+def correction(base: float, count: Tensor) -> Tensor:
+    """1 - base ** count, what a mean that started from zero is divided by; float32 would lose half of its digits.
+
+    A compiler would compute it again for each few elements that are scaled with it, which took as long as all the rest
+    of Adam; of an exponential it knows that once is better. This one is 1, and changes no bit."""
+    value: Tensor = (1 - base ** count.double()).to(count.dtype)
     return value * (count * 0).exp() if torch.compiler.is_compiling() else value
 
 
@@ -125,15 +127,15 @@ class Optimiser(ABC):
         grads = self.reduce(gradients(loss, self.params, self.names, self.allow_unused))
         with torch.no_grad():
             norm = torch.linalg.vector_norm(torch.stack(norms(list(grads))))
+            if self.rules.ruled:
+                grads = self.treated(grads)
             self.count.add_(1)
             self.move(list(grads), norm, self.lr if lr is None else lr)
         return norm
 
     def move(self, grads: list[Tensor], norm: Tensor, lr: float | Tensor) -> None:
-        """Clips gradients, or treats them by the rules, and applies them."""
-        if self.rules.ruled:
-            grads = self.treated(grads)
-        elif self.max_norm < inf:
+        """Applies gradients, clipped by their norm where no other rule was asked for."""
+        if self.max_norm < inf and not self.rules.ruled:
             grads = list(torch._foreach_mul(grads, (self.max_norm / (norm + 1e-6)).clamp(max=1.0)))
         self.apply(grads, lr)
 
@@ -168,7 +170,7 @@ class Optimiser(ABC):
 
 def root_of(square: Tensor, forgets: float, count: Tensor) -> Tensor:
     """The root of a running mean [K, N], as if it had not started from zero."""
-    return (square / (1 - power(forgets, count))[:, None]).sqrt() if forgets else square.sqrt()
+    return (square / correction(forgets, count)[:, None]).sqrt() if forgets else square.sqrt()
 
 
 class Adam(Optimiser):
@@ -208,9 +210,9 @@ class Adam(Optimiser):
                 mean.mul_(mean.abs() > TINY)
         torch._foreach_mul_(self.square, beta2)
         torch._foreach_addcmul_(self.square, grads, grads, 1 - beta2)
-        size = lr / (1 - power(beta1, self.count))
+        size = lr / correction(beta1, self.count)
         scale = torch._foreach_sqrt(self.square)
-        torch._foreach_div_(scale, (1 - power(beta2, self.count)).sqrt())
+        torch._foreach_div_(scale, correction(beta2, self.count).sqrt())
         torch._foreach_add_(scale, self.eps)
         change = torch._foreach_div(self.mean, scale)
         torch._foreach_mul_(change, size)

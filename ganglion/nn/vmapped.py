@@ -19,7 +19,7 @@ from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
 
 from ganglion.core import Algorithm
 from ganglion.errors import UserError
-from ganglion.nn.optim import Adam, Optimiser, RMSprop, gradients, root_of
+from ganglion.nn.optim import Adam, Optimiser, RMSprop, correction, gradients, root_of
 from ganglion.ops import map_tree
 
 Fn = Callable[..., Any]
@@ -235,8 +235,8 @@ class JointAdam(Joint):
         mean, square, count = self.kept["mean"], self.kept["square"], self.count[:, None]
         mean.lerp_(grad, 1 - beta1)
         square.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
-        scale = square.sqrt() / (1 - beta2**count).sqrt() + self.eps
-        return (mean / scale) * (lr / (1 - beta1**count))
+        scale = square.sqrt() / correction(beta2, count).sqrt() + self.eps
+        return (mean / scale) * (lr / correction(beta1, count))
 
 
 class JointRMSprop(Joint):

@@ -9,9 +9,9 @@ from torch import Tensor
 
 
 def fits(params: Sequence[Tensor]) -> bool:
-    """Whether these can be moved so: the operation reads memory in its order. A compiler makes its own of the formula."""
+    """Whether these can be moved so: the operation reads memory in its order. A compiler makes its own."""
     first = params[0]
-    if first.is_cuda or first.dtype not in (torch.float32, torch.float64) or torch.compiler.is_compiling():
+    if first.is_cuda or first.dtype != torch.float32 or torch.compiler.is_compiling():
         return False
     return all(p.is_contiguous() for p in params)
 
