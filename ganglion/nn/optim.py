@@ -129,17 +129,13 @@ class Optimiser(ABC):
             norm = torch.linalg.vector_norm(torch.stack(norms(list(grads))))
             if self.rules.ruled:
                 grads = self.treated(grads)
+            elif self.max_norm < inf:
+                grads = torch._foreach_mul(list(grads), (self.max_norm / (norm + 1e-6)).clamp(max=1.0))
             self.count.add_(1)
-            self.move(list(grads), norm, self.lr if lr is None else lr)
+            self.apply(list(grads), self.lr if lr is None else lr)
         return norm
 
-    def move(self, grads: list[Tensor], norm: Tensor, lr: float | Tensor) -> None:
-        """Applies gradients, clipped by their norm where no other rule was asked for."""
-        if self.max_norm < inf and not self.rules.ruled:
-            grads = list(torch._foreach_mul(grads, (self.max_norm / (norm + 1e-6)).clamp(max=1.0)))
-        self.apply(grads, lr)
-
-    def treated(self, grads: Grads) -> list[Tensor]:
+    def treated(self, grads: Grads) -> Grads:
         """By the rules: as one row, of which each gradient is a part."""
         row, square = (torch.cat([x.flatten() for x in many])[None] for many in (grads, self.kept()["square"]))
         count = self.count[None]
@@ -188,22 +184,14 @@ class Adam(Optimiser):
     def kept(self) -> dict[str, list[Tensor]]:
         return {"mean": self.mean, "square": self.square}
 
-    def move(self, grads: list[Tensor], norm: Tensor, lr: float | Tensor) -> None:
-        if self.rules.ruled or not cpu_adam.fits(self.params):
-            super().move(grads, norm, lr)
-            return
-        over = None if self.max_norm == inf else ((norm + 1e-6) / self.max_norm).clamp(min=1.0)
-        self.decay(lr)
-        kept = self.params, grads, self.mean, self.square, self.count
-        cpu_adam.step(*kept, lr=lr, betas=(self.beta1, self.forgets), eps=self.eps, over=over)
-
-    def decay(self, lr: float | Tensor) -> None:
-        if self.weight_decay:
-            torch._foreach_mul_(self.params, 1 - lr * self.weight_decay)
-
     def apply(self, grads: list[Tensor], lr: float | Tensor) -> None:
         beta1, beta2 = self.beta1, self.forgets
-        self.decay(lr)
+        if self.weight_decay:
+            torch._foreach_mul_(self.params, 1 - lr * self.weight_decay)
+        if cpu_adam.fits(self.params):
+            kept = self.params, grads, self.mean, self.square, self.count
+            cpu_adam.step(*kept, lr=lr, betas=(beta1, beta2), eps=self.eps)
+            return
         torch._foreach_lerp_(self.mean, grads, 1 - beta1)
         if torch.compiler.is_compiling():  # costs a SAC update 1 %; after some hundred of them it saves 3 %
             for mean in self.mean:

@@ -18,11 +18,11 @@ def fits(params: Sequence[Tensor]) -> bool:
 
 def step(
     params: list[Tensor], grads: list[Tensor], mean: list[Tensor], square: list[Tensor], count: Tensor, *,
-    lr: float | Tensor, betas: tuple[float, float], eps: float, over: Tensor | None,
+    lr: float | Tensor, betas: tuple[float, float], eps: float,
 ) -> None:  # fmt: skip
-    """The step number `count`, in place; gradients are divided by `over` first."""
+    """The step number `count`, in place."""
     grads = [grad if grad.is_contiguous() else grad.contiguous() for grad in grads]
     torch._fused_adam_(
         params, grads, mean, square, [], [count] * len(params), lr=lr, beta1=betas[0], beta2=betas[1],
-        weight_decay=0.0, eps=eps, amsgrad=False, maximize=False, grad_scale=over,
+        weight_decay=0.0, eps=eps, amsgrad=False, maximize=False,
     )  # fmt: skip
