@@ -85,6 +85,13 @@ TABLE: dict[str, dict[str, str]] = {
     "wrapper": {
         "previous": "ganglion.envs.wrappers",
     },
+    "matchmaker": {
+        "league": "ganglion.league.matchmakers",
+        "pfsp": "ganglion.league.matchmakers",
+        "psro": "ganglion.league.matchmakers",
+        "self": "ganglion.league.matchmakers",
+        "uniform": "ganglion.league.matchmakers",
+    },
     "mode": {
         "local": "ganglion.runtime.build",
         "sync": "ganglion.fleet.build",
@@ -92,6 +99,7 @@ TABLE: dict[str, dict[str, str]] = {
         "ray": "ganglion.fleet.build",
         "files": "ganglion.fleet.build",
         "learners": "ganglion.fleet.learner_processes",
+        "league": "ganglion.league.build",
         "offline": "ganglion.data.offline",
     },
     "writer": {

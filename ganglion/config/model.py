@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
@@ -268,6 +268,14 @@ class ProcessorConfig(Part, family="processor"):
 
     def build(self, spec: EnvSpec, device: torch.device) -> Processor:
         raise NotImplementedError(f"{type(self).__name__} has no build")
+
+
+class MatchmakerConfig(Part, family="matchmaker"):
+    """How the opponents of a league's players are chosen."""
+
+    def opponent(self, league: Any, name: str, dice: Callable[[], float]) -> str:
+        """Whom a learning player of a `league.players.League` plays next; `dice` gives numbers in [0, 1)."""
+        raise NotImplementedError(f"{type(self).__name__} has no opponent")
 
 
 class WriterConfig(Part, family="writer"):
