@@ -99,7 +99,6 @@ TABLE: dict[str, dict[str, str]] = {
         "ray": "ganglion.fleet.build",
         "files": "ganglion.fleet.build",
         "learners": "ganglion.fleet.learner_processes",
-        "league": "ganglion.league.build",
         "offline": "ganglion.data.offline",
     },
     "writer": {

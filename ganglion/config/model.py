@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
@@ -271,11 +271,7 @@ class ProcessorConfig(Part, family="processor"):
 
 
 class MatchmakerConfig(Part, family="matchmaker"):
-    """How the opponents of a league's players are chosen."""
-
-    def opponent(self, league: Any, name: str, dice: Callable[[], float]) -> str:
-        """Whom a learning player of a `league.players.League` plays next; `dice` gives numbers in [0, 1)."""
-        raise NotImplementedError(f"{type(self).__name__} has no opponent")
+    """A league: its players, and how their opponents are chosen. See `league.settings`."""
 
 
 class WriterConfig(Part, family="writer"):

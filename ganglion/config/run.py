@@ -10,7 +10,7 @@ from pydantic import Field, field_validator, model_validator
 
 from ganglion import registry
 from ganglion.config.model import AlgoConfig, Config, EnvConfig, MatchmakerConfig, WriterConfig
-from ganglion.config.values import Count, Every, NonNegative, Real, every
+from ganglion.config.values import Count, Every, Real, every
 from ganglion.errors import check_place, nearest
 
 
@@ -68,9 +68,6 @@ class LogSection(Config):
         return writers
 
 
-FOLLOW = ("learners", "league")  # modes that follow from fleet.learners, and from `league`
-
-
 class RunSection(Config):
     """Where and how a run runs."""
 
@@ -91,7 +88,7 @@ class RunSection(Config):
     @field_validator("mode")
     @classmethod
     def _registered(cls, mode: str) -> str:
-        known = [name for name in registry.names("mode") if name not in FOLLOW]
+        known = [name for name in registry.names("mode") if name != "learners"]  # that one follows from fleet.learners
         if mode not in known:
             raise ValueError(f"should be one of {', '.join(known)}.{nearest(mode, known)}")
         return mode
@@ -166,50 +163,13 @@ class PlayerSection(Config):
     learn: bool = True  # false: it plays, and stays as it is
 
 
-Role = Literal["main", "main_exploiter", "league_exploiter"]
-
-
-class LeaguePlayer(Config):
-    """A player of a league that learns."""
-
-    shorthand: ClassVar[str] = "role"
-    role: Role = "main"
-    algo: AlgoConfig | None = None  # None: as `algo` says
-
-
-class LeagueSection(Config):
-    """Players that learn against opponents chosen among all that have been in the league."""
-
-    players: Mapping[str, LeaguePlayer]
-    matchmaker: MatchmakerConfig = Field(default_factory=lambda: "league")  # type: ignore[assignment]
-    tables: int = Field(default=4, ge=1, le=256)  # opponents that a player meets at a time
-    games: int = Field(default=64, ge=1, le=1_000_000)  # of a match, after which an opponent is chosen anew
-    phase: Count = Field(default=10_000, ge=1)  # games between two looks at whether to snapshot a player
-    patience: int = Field(default=2, ge=1, le=1_000_000)  # phases after which it is snapshotted in any case
-    strong: float = Field(default=0.7, ge=0, le=1)  # the win rate against all that makes a player trained enough
-    mutation: float = Field(default=0.25, ge=0, le=1)  # probability that a league exploiter begins anew then
-    decay: float = Field(default=0.99, gt=0, le=1)  # by which each result of a pair makes its older ones count less
-    least: NonNegative = 8.0  # games, decayed, without which a win rate is 0.5
-    measured: int = Field(default=0, ge=0, le=1_000_000)  # games of each new snapshot against every other one
-
-    @field_validator("players")
-    @classmethod
-    def _fit(cls, players: Mapping[str, LeaguePlayer]) -> Mapping[str, LeaguePlayer]:
-        for name in players:
-            if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name) or re.search(r"-[0-9]+$", name):
-                raise ValueError(f"{name[:80]!r} should be letters, digits, _ and -, and not end like a snapshot (-1)")
-        if not any(player.role == "main" for player in players.values()):
-            raise ValueError("should have one of the role 'main': exploiters have nobody to play")
-        return players
-
-
 class RunConfig(Config):
     """All settings of a run."""
 
     algo: AlgoConfig
     env: EnvConfig
     players: Mapping[str, PlayerSection] = Field(default_factory=dict)  # none: one player for all agents
-    league: LeagueSection | None = None
+    league: MatchmakerConfig | None = None  # players that learn against each other
     train: TrainSection = TrainSection()
     eval: EvalSection = EvalSection()
     save: SaveSection = SaveSection()
@@ -253,10 +213,6 @@ class RunConfig(Config):
     def _players_fit(self) -> Self:
         if self.players and (self.run.mode not in ("local", "sync") or self.fleet.learners > 1):
             raise ValueError("players: several need run.mode local or sync, and one fleet.learners")
-        return self
-
-    @model_validator(mode="after")
-    def _league_fits(self) -> Self:
         if self.league is not None and (self.run.mode != "local" or self.fleet.learners > 1 or self.players):
             raise ValueError("league: needs run.mode local, one fleet.learners, and no `players` beside its own")
         return self
@@ -273,8 +229,6 @@ class RunConfig(Config):
             raise ValueError("run.mode 'offline' needs data.path: the folder or file of a dataset")
         if self.data.path and self.run.mode != "offline":
             raise ValueError(f"data.path: needs run.mode offline, not {self.run.mode!r}")
-        if self.run.mode == "offline" and self.players:
-            raise ValueError("players: several need run.mode local or sync")
         return self
 
     @model_validator(mode="after")
@@ -294,5 +248,4 @@ class RunConfig(Config):
     def title(self) -> str:
         """What a run is called: its name, or its environment and algorithm."""
         world = str(self.env.plain().get("id") or self.env.kind).replace("/", "-").replace(":", "-")
-        how = self.algo.kind if self.league is None else "league"
-        return self.run.name or f"{world}-{how}"
+        return self.run.name or f"{world}-{'league' if self.league else self.algo.kind}"

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 
-from ganglion import registry
 from ganglion.config import RunConfig
 from ganglion.core import EnvSpec, Sink
 from ganglion.errors import UserError
@@ -17,23 +16,13 @@ from ganglion.league.games import Games
 from ganglion.league.matches import Matches
 from ganglion.league.opponents import Opponents
 from ganglion.league.seats import Seated, home_spec, places
+from ganglion.league.settings import LeagueSettings
 from ganglion.runtime.agent import Agent
 from ganglion.runtime.build import build_agent, build_algo, build_engine, build_env, build_learner
 from ganglion.runtime.engine import Engine
 from ganglion.runtime.explorer import Explorer, Nowhere, Seat
 from ganglion.runtime.randomness import derive
 from ganglion.runtime.trainer import Trainer
-
-
-@registry.register("mode", "league")
-class LeagueMode:
-    """Learners and opponents in this process."""
-
-    together: ClassVar[bool] = False
-
-    @staticmethod
-    def build(cfg: RunConfig, engine: Engine | None = None) -> Trainer:
-        return build_league(cfg, engine)
 
 
 class Kinds(NamedTuple):
@@ -43,39 +32,35 @@ class Kinds(NamedTuple):
     of: dict[str, int]  # by player
 
 
-def kinds_of(cfg: RunConfig) -> Kinds:
-    assert cfg.league is not None
+def kinds_of(cfg: RunConfig, league: LeagueSettings) -> Kinds:
     configs: list[RunConfig] = []
     of = {}
-    for name, player in cfg.league.players.items():
+    for name, player in league.players.items():
         own = cfg if player.algo is None else cfg.model_copy(update={"algo": player.algo})
         of[name] = next((k for k, other in enumerate(configs) if other.algo == own.algo), len(configs))
         configs += [own] if of[name] == len(configs) else []
     return Kinds(configs, of)
 
 
-def build_league(cfg: RunConfig, engine: Engine | None = None) -> Trainer:
+def build_league(cfg: RunConfig, league: LeagueSettings, engine: Engine | None = None) -> Trainer:
     """A Trainer that has not begun."""
-    assert cfg.league is not None
     torch.set_num_threads(cfg.run.threads)
     engine, seed, learners, corners, seats = engine or build_engine(cfg), cfg.run.seed, [], [], []
-    env = Seated(build_env(cfg), len(cfg.league.players))
-    home, kinds = home_spec(env.spec, env.learners), kinds_of(cfg)
-    if cfg.league.tables > home.slots:
-        raise UserError(
-            f"league.tables: {cfg.league.tables} is more than the {home.slots} copies of each player's game."
-        )
-    for number, name in enumerate(cfg.league.players):
+    env = Seated(build_env(cfg), len(league.players))
+    home, kinds = home_spec(env.spec, env.learners), kinds_of(cfg, league)
+    if league.tables > home.slots:
+        raise UserError(f"league.tables: {league.tables} is more than the {home.slots} copies of each player's game.")
+    for number, name in enumerate(league.players):
         own = kinds.configs[kinds.of[name]]
         agent = build_agent(own, home, engine, name)
         learners.append(build_learner(own, agent, home))
         ours, theirs = places(env.spec, env.learners, number)
         seats.append(build_seat(own, agent, learners[-1], home, ours))
-        opponents = build_opponents(cfg, kinds, home, theirs.stop - theirs.start, engine)
+        opponents = build_opponents(league.tables, kinds, home, theirs.stop - theirs.start, engine)
         seats.append(build_seat(own, Agent(opponents, engine, f"{name}:opponents"), Nowhere(), home, theirs))
         corners.append(Corner(agent, seats[-1], opponents, kinds.of, home.slots))
     games = build_games(cfg, kinds, engine)
-    source = Matches(Explorer(env, seats, seed), corners, cfg.league, seed, games)
+    source = Matches(Explorer(env, seats, seed), corners, league, seed, games)
     frozen = [corner.away.agent for corner in corners]
     evaluator = LeagueEvaluator(source, cfg.eval.episodes)
     return Trainer(source, learners[0], evaluator, cfg.train.budget, others=learners[1:], frozen=frozen)
@@ -87,10 +72,9 @@ def build_seat(cfg: RunConfig, agent: Agent, sink: Sink, spec: EnvSpec, place: s
     return Seat(agent, processor, sink, cfg.run.seed, count, place)
 
 
-def build_opponents(cfg: RunConfig, kinds: Kinds, spec: EnvSpec, slots: int, engine: Engine) -> Opponents:
+def build_opponents(tables: int, kinds: Kinds, spec: EnvSpec, slots: int, engine: Engine) -> Opponents:
     """Of each kind a chair per table, and one that is free while a match ends slot by slot."""
-    assert cfg.league is not None
-    chairs = range(cfg.league.tables + 1)
+    chairs = range(tables + 1)
     algos = [[build_algo(own, spec, engine, f"chair-{k}") for k in chairs] for own in kinds.configs]
     return Opponents(algos, slots, engine.device)
 

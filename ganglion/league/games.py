@@ -37,7 +37,9 @@ class Games:
                 raise EvaluationStoppedError
             for episode in explorer.step(Progress()).episodes:
                 ended[episode.slot].append(episode)
-        return [result_of(ended, copy, number, copies, away.parent) for number in range(quota) for copy in range(copies)]
+        return [
+            result_of(ended, copy, number, copies, away.parent) for number in range(quota) for copy in range(copies)
+        ]
 
     def close(self) -> None:
         if self.env is not None:

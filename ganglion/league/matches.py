@@ -8,11 +8,11 @@ from statistics import fmean
 
 import torch
 
-from ganglion.config import LeagueSection
 from ganglion.core import Episode, Faults, LogData, Progress, State, Weights, join, read_count, read_number, under
 from ganglion.league.corner import Contender, Corner, Result, Table
 from ganglion.league.games import Games
 from ganglion.league.players import League
+from ganglion.league.settings import LeagueSettings
 from ganglion.runtime.explorer import Explorer
 from ganglion.runtime.randomness import Stream
 
@@ -23,7 +23,7 @@ class Matches:
     """An Explorer whose opponents change, and the league that says who they are."""
 
     def __init__(
-        self, explorer: Explorer, corners: Sequence[Corner], cfg: LeagueSection, seed: int, games: Games
+        self, explorer: Explorer, corners: Sequence[Corner], cfg: LeagueSettings, seed: int, games: Games
     ) -> None:
         """`games` are played where snapshots are measured."""
         self.explorer, self.corners, self.cfg, self.games = explorer, corners, cfg, games
@@ -76,7 +76,7 @@ class Matches:
     def match(self, corner: Corner, table: int, playing: Sequence[int], at: Progress) -> None:
         """A new match at a table. An opponent that learns plays as it is now, until the match is over."""
         before = self.stream.generator.get_state()
-        name = self.cfg.matchmaker.opponent(self.league, corner.name, self.dice)
+        name = self.cfg.opponent(self.league, corner.name, self.dice)
         if not corner.seat(table, name, self.contender(name, at), self.cfg.games, playing):
             self.stream.generator.set_state(before)  # chosen again when a chair is free
 

@@ -1,4 +1,4 @@
-"""Who plays whom next, as settings of a run: `league.matchmaker`.
+"""Who plays whom next, as kinds of leagues.
 
 Where nobody has been snapshotted yet, a main player plays itself and an exploiter a main player.
 """
@@ -10,9 +10,10 @@ from typing import Literal
 
 from pydantic import Field
 
-from ganglion.config import MatchmakerConfig, NonNegative, register
+from ganglion.config import NonNegative, register
 from ganglion.league.matchmaking import pfsp, pick, solve, uniform
-from ganglion.league.players import Dice, League
+from ganglion.league.players import League
+from ganglion.league.settings import Dice, LeagueSettings
 
 Weight = Literal["squared", "variance", "linear", "capped"]
 
@@ -28,7 +29,7 @@ def weighed(league: League, name: str, among: Sequence[str], weight: str, dice: 
 
 
 @register("matchmaker", "self")
-class SelfPlay(MatchmakerConfig):
+class SelfPlay(LeagueSettings):
     """Naive self-play: always what is learned now."""
 
     def opponent(self, league: League, name: str, dice: Dice) -> str:
@@ -36,7 +37,7 @@ class SelfPlay(MatchmakerConfig):
 
 
 @register("matchmaker", "uniform")
-class Uniform(MatchmakerConfig):
+class Uniform(LeagueSettings):
     """Fictitious self-play: all snapshots equally often."""
 
     def opponent(self, league: League, name: str, dice: Dice) -> str:
@@ -45,7 +46,7 @@ class Uniform(MatchmakerConfig):
 
 
 @register("matchmaker", "pfsp")
-class Prioritised(MatchmakerConfig):
+class Prioritised(LeagueSettings):
     """Snapshots by how often they are beaten."""
 
     weight: Weight = "squared"
@@ -56,9 +57,10 @@ class Prioritised(MatchmakerConfig):
 
 
 @register("matchmaker", "psro")
-class PSRO(MatchmakerConfig):
-    """Snapshots by their shares in an equilibrium of the game between them (Lanctot et al. 2017); `league.measured`
-    games of each new snapshot fill its table."""
+class PSRO(LeagueSettings):
+    """Snapshots by their shares in an equilibrium of the game between them (Lanctot et al. 2017)."""
+
+    measured: int = Field(default=100, ge=1, le=1_000_000)  # they fill the table of that game
 
     def opponent(self, league: League, name: str, dice: Dice) -> str:
         past = league.past
@@ -66,7 +68,7 @@ class PSRO(MatchmakerConfig):
 
 
 @register("matchmaker", "league")
-class AlphaStar(MatchmakerConfig):
+class AlphaStar(LeagueSettings):
     """The league of AlphaStar: each role has opponents of its own."""
 
     weight: Weight = "squared"

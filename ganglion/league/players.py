@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
-from ganglion.config import LeagueSection
 from ganglion.core import Json, State, join, read_count, under
 from ganglion.league.payoff import Payoff
 from ganglion.league.ratings import Ratings
+from ganglion.league.settings import Dice, LeagueSettings
 
 Role = Literal["main", "main_exploiter", "league_exploiter", "historical"]
-Dice = Callable[[], float]  # numbers in [0, 1)
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,7 @@ class Standing:
 class League:
     """Who is in the league, what is known of them, and when a player is snapshotted."""
 
-    def __init__(self, cfg: LeagueSection) -> None:
+    def __init__(self, cfg: LeagueSettings) -> None:
         self.cfg, self.payoff, self.ratings = cfg, Payoff(cfg.decay, cfg.least), Ratings()
         self.players: dict[str, Standing] = {}
         self.games = 0

@@ -115,8 +115,10 @@ def build_learner(cfg: RunConfig, agent: Agent, spec: EnvSpec) -> Learner:
 
 
 def build(cfg: RunConfig, engine: Engine | None = None) -> Trainer:
-    """A Trainer that has not begun, of the kind that `run.mode` names."""
-    mode = "learners" if cfg.fleet.learners > 1 else cfg.run.mode if cfg.league is None else "league"
+    """A Trainer that has not begun, of the kind that `league` or `run.mode` names."""
+    mode = "learners" if cfg.fleet.learners > 1 else cfg.run.mode
+    if cfg.league is not None:
+        return cfg.league.build(cfg, engine)
     trainer: Trainer = registry.lookup("mode", mode).build(cfg, engine)
     return trainer
 
