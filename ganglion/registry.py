@@ -83,6 +83,7 @@ TABLE: dict[str, dict[str, str]] = {
         "rows": "ganglion.buffers.processors",
     },
     "wrapper": {
+        "joint": "ganglion.envs.joint_actions",
         "previous": "ganglion.envs.wrappers",
     },
     "mode": {
