@@ -36,7 +36,7 @@ run: {device: cpu}                          # policy.use_cuda
 """
 
 
-def serial_pipeline(config: str, seed: int) -> ganglion.Run:
+def serial_pipeline(config: str, seed: int) -> ganglion.SavedAgent:
     """A file, a preset of the zoo or YAML text; the run's folder holds the resolved config and all results."""
     return ganglion.train(config, [f"run.seed={seed}"])
 
