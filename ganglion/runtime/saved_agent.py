@@ -16,9 +16,9 @@ from gymnasium import spaces
 
 from ganglion import ops
 from ganglion.config import RunConfig
-from ganglion.core import Obs, Past
+from ganglion.core import Composite, Obs, Past, Space
 from ganglion.envs.gym_arrays import MASK, Array, Leaf, MisfitError, fitted, flatten, leaves
-from ganglion.envs.gym_spaces import Actions, from_gym, grow, to_gym
+from ganglion.envs.gym_spaces import Actions, grow, to_gym
 from ganglion.errors import UserError, nearest
 from ganglion.record.stores import Where
 from ganglion.runtime.agent import Agent
@@ -40,8 +40,9 @@ class SavedAgent:
         outside = trained.outside or (to_gym(trained.spec.obs), to_gym(trained.spec.action))
         self.observation_space: spaces.Space[Any] = outside[0]
         self.action_space: spaces.Space[Any] = outside[1]
-        self.masked = from_gym(self.observation_space) != trained.spec.obs  # the mask comes beside the observation
         self._leaves, self._actions = leaves(self.observation_space), Actions(self.action_space)
+        own = any(leaf.path[:1] == (MASK,) for leaf in self._leaves)
+        self.masked = masks(trained.spec.obs) and not own  # the mask comes beside the observation
         self._stream = Stream(seed, "act", self.agent.device)
         self._noise: dict[int, SlotNoise] = {}
         self.past: Past | None = None
@@ -97,6 +98,14 @@ class SavedAgent:
             raise UserError('mask: this agent was trained with masks; act(obs, mask=info["action_mask"])')
         legal = np.asarray(mask, np.bool_).reshape(len(columns[0]), -1)
         return {"obs": tree, MASK: torch.from_numpy(legal)}, single
+
+
+def masks(obs: Space) -> bool:
+    """Whether observations hold a mask."""
+    match obs:
+        case Composite(items):
+            return MASK in items
+    return False
 
 
 def column(leaf: Leaf, values: Array) -> Array:
