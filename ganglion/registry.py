@@ -81,6 +81,7 @@ TABLE: dict[str, dict[str, str]] = {
     },
     "processor": {
         "rows": "ganglion.buffers.processors",
+        "recorded": "ganglion.data.recorder",
     },
     "wrapper": {
         "joint": "ganglion.envs.joint_actions",

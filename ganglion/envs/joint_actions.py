@@ -14,7 +14,7 @@ from ganglion import ops
 from ganglion.config import WrapperConfig, register
 from ganglion.core import Action, Box, Composite, Discrete, Env, MultiBinary, MultiDiscrete, Obs, Space, Step
 from ganglion.envs.gym_arrays import MASK
-from ganglion.envs.gym_spaces import mask_space
+from ganglion.envs.gym_spaces import mask_space, to_gym
 from ganglion.envs.wrappers import PureWrapper
 from ganglion.errors import UserError
 
@@ -62,6 +62,12 @@ class Joint(PureWrapper):
             case Box() if self.bins is not None and space.bounded:
                 return [self.bins] * space.size
         raise UserError(f"env.wrap: joint makes choices of {space} only with bins and finite bounds: set bins.")
+
+    @property
+    def outside(self) -> Any:
+        """Actions are choices outside, too."""
+        inner = super().outside
+        return None if inner is None else (inner[0], to_gym(self.spec.action))
 
     # ------------------------------------------------------------ actions
 
