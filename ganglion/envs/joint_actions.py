@@ -10,7 +10,6 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from ganglion import ops
 from ganglion.config import WrapperConfig, register
 from ganglion.core import Action, Box, Composite, Discrete, Env, MultiBinary, MultiDiscrete, Obs, Space, Step
 from ganglion.envs.gym_arrays import MASK
@@ -89,7 +88,7 @@ class Joint(PureWrapper):
         if isinstance(space, Box):
             assert self.bins is not None
             places = own.to(space.dtype).reshape(-1, *space.shape) / (self.bins - 1)
-            low, high = ops.bounds(space, places)
+            low, high = (edge(side, space, places) for side in (space.low, space.high))
             return low + (high - low) * places
         return own
 
@@ -115,3 +114,9 @@ class Joint(PureWrapper):
         if mask is None:
             return [like.new_ones(1, n) for n in sizes]
         return list(mask.split(sizes, -1))
+
+
+def edge(side: tuple[float, ...], space: Box, like: Tensor) -> Tensor:
+    """A bound of each number of a box. Filled, not copied: safe under capture."""
+    filled = torch.cat([like.new_full((1,), value) for value in side])
+    return filled.reshape(space.shape) if len(side) > 1 else filled.squeeze()
