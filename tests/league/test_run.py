@@ -22,11 +22,10 @@ PPO = "{kind: ppo, horizon: 8, epochs: 1, minibatches: 1, net: {hidden: [8]}}"
 ROCK, PAPER, SCISSORS = range(3)
 
 
-def config(
-    *more: str, world: str = "uneven", league: str = "{players: {main: main}, matchmaker: uniform}"
-) -> RunConfig:
-    words = [f"algo={PPO}", f"env={{kind: {world}, slots: 32}}", f"league={league}", "run.device=cpu", "run.fast=eager",
-             "eval={every: never, episodes: 8}", "save=never", "log={writers: [jsonl]}"]  # fmt: skip
+def config(*more: str) -> RunConfig:
+    words = [f"algo={PPO}", "env={kind: uneven, slots: 32}", "league={kind: uniform, players: {main: main}}",
+             "run.device=cpu", "run.fast=eager", "eval={every: never, episodes: 8}", "save=never",
+             "log={writers: [jsonl]}"]  # fmt: skip
     return ganglion.load_config(None, [*words, *more])
 
 
