@@ -55,7 +55,7 @@ class TRPOConfig(AlgoConfig):
         return Recipe(self.processor, rollouts, buffers.ReadyConfig(), self.max_lag)
 
 
-class Judged(NamedTuple):
+class TRPORollout(NamedTuple):
     """Rows with what the critic made of them."""
 
     obs: Obs
@@ -87,7 +87,7 @@ class NaturalGradient(nn.Optimiser):
         return [part.view_as(p) for part, p in zip(parts, self.params, strict=True)]
 
 
-class TRPO(Algorithm[Rollout, Judged]):
+class TRPO(Algorithm[Rollout, TRPORollout]):
     """An actor that goes as far as it may along the steepest way, and a critic that follows."""
 
     model: ActorAndCritic
@@ -114,14 +114,14 @@ class TRPO(Algorithm[Rollout, Judged]):
     # ------------------------------------------------------------ learning
 
     @torch.no_grad()
-    def prepare(self, r: Rollout) -> Judged:
+    def prepare(self, r: Rollout) -> TRPORollout:
         value = r.extras["value"]
         last = self.predict(*r.last, self.neutral(value[:1])).value  # the dead row carries the true last observation
         after = torch.cat([value[1:], last])
         advantage = ops.gae(r.reward, value, after, r.discount, r.cut, self.cfg.lam)
-        return Judged(r.obs, r.past, r.action, advantage, advantage + value, r.valid)
+        return TRPORollout(r.obs, r.past, r.action, advantage, advantage + value, r.valid)
 
-    def learn(self, m: Judged, knobs: Knobs, noise: Noise) -> Update:
+    def learn(self, m: TRPORollout, knobs: Knobs, noise: Noise) -> Update:
         advantage = ops.normalise(m.advantage, m.valid) if self.cfg.normalise_advantage else m.advantage
         metrics = self.step(m._replace(advantage=advantage))
         for _ in range(self.cfg.value_steps):
@@ -131,7 +131,7 @@ class TRPO(Algorithm[Rollout, Judged]):
         metrics |= {"value": critic, "grad_norm": norm}
         return Update({k: v.detach() for k, v in metrics.items()}, ops.empty(m.goal))
 
-    def step(self, m: Judged) -> dict[str, Tensor]:
+    def step(self, m: TRPORollout) -> dict[str, Tensor]:
         """The natural gradient x of F x = g, as long as the trust region allows, then shorter until it holds."""
         natural, cfg = self.natural, self.cfg
         old = ops.detach(self.model.action(m.obs, m.past)[0])
@@ -151,7 +151,7 @@ class TRPO(Algorithm[Rollout, Judged]):
             share, moved = self.search(m, old, gain, way)
         return {"gain": moved[0], "kl": moved[1], "share": share, "entropy": entropy}
 
-    def judge(self, m: Judged, old: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def judge(self, m: TRPORollout, old: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """What the actor of now gains over the old one, how far it is from it, and its entropy."""
         before = ops.dist(old, self.spec.action, ops.mask(m.obs))
         now = ops.dist(self.model.action(m.obs, m.past)[0], self.spec.action, ops.mask(m.obs))
@@ -159,7 +159,9 @@ class TRPO(Algorithm[Rollout, Judged]):
         gain = ops.masked_mean(ratio * m.advantage, m.valid)
         return gain, ops.masked_mean(before.kl(now), m.valid), ops.masked_mean(now.entropy(), m.valid)
 
-    def search(self, m: Judged, old: Tensor, least: Tensor, way: list[Tensor]) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    def search(
+        self, m: TRPORollout, old: Tensor, least: Tensor, way: list[Tensor]
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """The first share of the way, each half of the one before, that gains within the limit; 0 where none does."""
         params, start = self.natural.params, [p.clone() for p in self.natural.params]
         best, gained, far = (torch.zeros_like(least) for _ in range(3))
