@@ -20,6 +20,7 @@ from ganglion.core import (
     Acted, Action, Algorithm, Draws, EnvSpec, Knobs, Noise, Obs, Past, Prediction, Recipe, Rollout, Stateful, Update,
 )  # fmt: skip
 from ganglion.nn.actor_and_critic import ActorAndCritic
+from ganglion.torch_private import foreach_add_, foreach_copy_, foreach_mul
 
 TINY = 1e-12  # what divisors are at least: where nothing is left to be gained, nothing moves
 
@@ -74,7 +75,7 @@ class NaturalGradient(nn.Optimiser):
 
     def apply(self, grads: list[Tensor], lr: float | Tensor) -> None:
         """Moves parameters along a direction."""
-        torch._foreach_add_(self.params, torch._foreach_mul(grads, lr))
+        foreach_add_(self.params, foreach_mul(grads, lr))
 
     def flat(self, loss: Tensor, create_graph: bool = False) -> Tensor:
         """The gradient as one vector; what the loss does not depend on has none."""
@@ -166,13 +167,13 @@ class TRPO(Algorithm[Rollout, TRPORollout]):
         params, start = self.natural.params, [p.clone() for p in self.natural.params]
         best, gained, far = (torch.zeros_like(least) for _ in range(3))
         for k in reversed(range(self.cfg.halvings)):  # the longest last: it wins where it holds
-            torch._foreach_copy_(params, start)
+            foreach_copy_(params, start)
             self.natural.apply(way, 0.5**k)
             gain, kl, _ = self.judge(m, old)
             holds = (gain > least) & (kl <= self.cfg.max_kl)
             best = torch.where(holds, 0.5**k, best)
             gained, far = torch.where(holds, gain - least, gained), torch.where(holds, kl, far)
-        torch._foreach_copy_(params, start)
+        foreach_copy_(params, start)
         self.natural.apply(way, best)
         return best, (gained, far)
 

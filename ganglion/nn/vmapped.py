@@ -14,13 +14,22 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._C import _functorch as layers
-from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
 
 from ganglion.core import Algorithm
 from ganglion.errors import UserError
 from ganglion.nn.optim import Adam, Optimiser, RMSprop, gradients, root_of
 from ganglion.ops import map_tree
+from ganglion.torch_private import (
+    add_batch_dim,
+    batch_dim,
+    foreach_mul_,
+    foreach_sub_,
+    is_batched,
+    temporarily_pop_interpreter_stack,
+    unbatched,
+    vmap_level,
+    vmap_level_of,
+)
 
 Fn = Callable[..., Any]
 Place = tuple[dict[str, Any], str]  # where an object keeps a tensor
@@ -193,13 +202,13 @@ class Joint(ABC):
 
     def step(self, loss: Tensor, lr: Tensor | None = None) -> Tensor:
         """One step down the gradient of each loss; their norms before clipping."""
-        losses, level = bare(loss), layers.maybe_get_level(loss)
+        losses, level = bare(loss), vmap_level_of(loss)
         rate = self.lr if lr is None else bare(lr)[:, None]
         with temporarily_pop_interpreter_stack():  # out of vmap, where gradients are those of ordinary tensors
             grads = gradients(losses.sum(), self.params, self.names, self.allow_unused)
             with torch.no_grad():
                 norm = self.apply(torch.cat([grad.reshape(len(grad), -1) for grad in grads], 1), rate)
-        return layers._add_batch_dim(norm, 0, level)
+        return add_batch_dim(norm, 0, level)
 
     def apply(self, grad: Tensor, lr: Tensor) -> Tensor:
         """A step of all rows [K, all parameters]."""
@@ -212,10 +221,10 @@ class Joint(ABC):
         self.count.add_(1)
         if self.decays:
             keep = (1 - lr * self.decay_of)[:, 0]
-            torch._foreach_mul_(self.params, [keep.view(-1, *(1,) * (own.dim() - 1)) for own in self.params])
+            foreach_mul_(self.params, [keep.view(-1, *(1,) * (own.dim() - 1)) for own in self.params])
         change = self.change(grad, lr)
         parts = [part.view_as(own) for part, own in zip(change.split(self.sizes, 1), self.params, strict=True)]
-        torch._foreach_sub_(self.params, parts)
+        foreach_sub_(self.params, parts)
         return norm
 
     @abstractmethod
@@ -275,19 +284,19 @@ class Inner:
         self.whole, self.count = whole, count
 
     def __call__(self, *args: Any) -> Any:
-        level = layers.maybe_current_level()
+        level = vmap_level()
         if level is None or not self.count:
             return self.fn(*args)
-        given = map_tree(lambda x: bare(x) if layers.is_batchedtensor(x) else x.expand(self.count, *x.shape), args)
+        given = map_tree(lambda x: bare(x) if is_batched(x) else x.expand(self.count, *x.shape), args)
         with temporarily_pop_interpreter_stack():
             gave = self.whole(*given)
-        return map_tree(lambda x: layers._add_batch_dim(x, 0, level), gave)
+        return map_tree(lambda x: add_batch_dim(x, 0, level), gave)
 
 
 def bare(x: Tensor) -> Tensor:
     """A tensor inside vmap as the [K, ...] that it is."""
-    whole: Tensor = layers.get_unwrapped(x)
-    return whole.movedim(layers.maybe_get_bdim(x), 0)
+    whole: Tensor = unbatched(x)
+    return whole.movedim(batch_dim(x), 0)
 
 
 def side_by_side(trees: Sequence[Any]) -> Any:
