@@ -460,6 +460,11 @@ class Env(Protocol):
         """The same world as pure functions; None where there are none."""
         return None
 
+    @property
+    def outside(self) -> Any:
+        """Gymnasium's spaces of observations and actions, where the environment has such; else None."""
+        return None
+
     @cached_property
     def faults(self) -> Faults:
         """What went wrong in it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, get_origin
 
 from pydantic import (
     BaseModel,
@@ -16,6 +16,7 @@ from pydantic import (
     model_serializer,
     model_validator,
 )
+from pydantic.fields import FieldInfo
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from ganglion import registry
@@ -73,7 +74,7 @@ class Config(BaseModel):
         own = {name: _as_tuple(given) for name, given in value.items() if not (cls.family and name == "kind")}
         for name, field in cls.model_fields.items():
             if name in own:
-                own[name] = _onto(field.default, own[name])
+                own[name] = _onto(field.default, _listed(field, own[name]))
         try:
             return check(own)
         except ValidationError as error:
@@ -166,6 +167,18 @@ class WrapperConfig(Part, family="wrapper"):
 
 class EnvConfig(Part, family="env"):
     """A world of slots."""
+
+    @classmethod
+    def expand(cls, value: object) -> object:
+        """CartPole-v1 is gymnasium's, torch:cartpole a kind and its id; an id without a kind is gymnasium's, too."""
+        match value:
+            case str(name) if name not in registry.names("env"):
+                kind, colon, inner = name.partition(":")
+                known = colon and kind in registry.names("env")
+                return {"kind": kind, "id": inner} if known else {"kind": "gym", "id": name}
+            case {"id": name, **rest} if cls is EnvConfig and "kind" not in rest:
+                return {"kind": "gym", "id": name, **rest}
+        return super().expand(value)
 
     slots: int = Field(default=8, ge=1, le=65_536)
     wrap: tuple[WrapperConfig, ...] = ()  # around it, innermost first
@@ -292,6 +305,11 @@ class Schedule(Part, family="schedule"):
 
     def __call__(self, fraction: float) -> float:
         raise NotImplementedError(f"{type(self).__name__} has no value")
+
+
+def _listed(field: FieldInfo, given: Any) -> Any:
+    """One number for a list of them is a list of one: `hidden: 64`."""
+    return (given,) if type(given) in (int, float) and get_origin(field.annotation) is tuple else given
 
 
 def _onto(default: object, given: Any) -> Any:

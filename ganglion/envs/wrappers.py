@@ -51,6 +51,16 @@ class Wrapper(Env):
     def faults(self) -> Faults:
         return self.env.faults
 
+    @property
+    def outside(self) -> Any:
+        """Of an observation that is changed here, only the changed one is known: as the spec has it."""
+        inner = self.env.outside
+        if inner is None or self.spec.obs is self.env.spec.obs:
+            return inner
+        from ganglion.envs.gym_spaces import to_gym
+
+        return to_gym(self.spec.obs), inner[1]
+
     def reset(self, seed: int) -> Step:
         return self.env.reset(seed)
 
