@@ -159,7 +159,7 @@ def slurm(config: RunConfig, args: argparse.Namespace) -> int:
 
 
 def make_job(config: RunConfig, args: argparse.Namespace) -> JobFolder:
-    from ganglion.config import dump
+    from ganglion.config.files import dump
     from ganglion.record.run_folder import candidates
     from ganglion.record.stores import located
 

@@ -14,7 +14,7 @@ from time import monotonic, sleep
 import pytest
 
 from ganglion.cli import main
-from ganglion.config import load
+from ganglion.config.files import load
 from ganglion.fleet.restarts import Restarter, begun, command, text
 from ganglion.fleet.slurm import Node, free_port, make_secret, towards
 

@@ -16,7 +16,8 @@ import pytest
 
 from ganglion import registry
 from ganglion.cli import main
-from ganglion.config import Config, Every, Schedule, load
+from ganglion.config import Config, Every, Schedule
+from ganglion.config.files import load
 from ganglion.envs.configs import AtariConfig
 from ganglion.envs.gym_make import SETTINGS
 from tests.contract import worlds

@@ -13,7 +13,7 @@ import pytest
 
 from ganglion import registry
 from ganglion.cli.parser import parse
-from ganglion.config import load
+from ganglion.config.files import load
 from ganglion.errors import UserError
 from tests.docs.blocks import ROOT, code
 
