@@ -42,9 +42,9 @@ _NAMES = {
     "SavedAgent": ("ganglion.runtime.saved_agent", "SavedAgent"),
     "UserError": ("ganglion.errors", "UserError"),
     "check_env": ("ganglion.envs.check.check_env", "check_env"),
-    "dump_config": ("ganglion.config", "dump"),
+    "dump_config": ("ganglion.config.files", "dump"),
     "evaluate": ("ganglion.runtime.run", "evaluate"),
-    "load_config": ("ganglion.config", "load"),
+    "load_config": ("ganglion.config.files", "load"),
     "register": ("ganglion.registry", "register"),
 }
 
