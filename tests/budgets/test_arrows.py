@@ -53,7 +53,7 @@ ALLOWED: dict[str, set[str]] = {
         "runtime",
     },
     "data": {"core", "registry", "config", "ops", "buffers", "record", "runtime"},
-    "launch": {"fleet", "processes"},
+    "launch": {"fleet", "processes", "record"},
     "zoo": set(),
 }
 COMPOSERS = {"", "__main__", "cli"}  # the package's front doors may import anything
