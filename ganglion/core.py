@@ -496,6 +496,10 @@ class Processor(Stateful, Protocol):
         """T consecutive steps of B slots as rows; `past.memory` is what each row began with, each [T, B, size]."""
         ...
 
+    def close(self) -> None:
+        """No more rows come: what was kept back is written."""
+        ...
+
 
 class Sink(Protocol):
     """Where an Explorer puts its rows [T, B, ...]: a Learner, or what sends them to one."""

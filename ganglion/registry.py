@@ -81,8 +81,10 @@ TABLE: dict[str, dict[str, str]] = {
     },
     "processor": {
         "rows": "ganglion.buffers.processors",
+        "recorded": "ganglion.data.recorder",
     },
     "wrapper": {
+        "joint": "ganglion.envs.joint_actions",
         "previous": "ganglion.envs.wrappers",
     },
     "mode": {

@@ -1,6 +1,7 @@
 """Settings: typed, frozen, composed by name. `config.files` reads them from YAML and `path=value`, and runs no code."""
 
 from ganglion.config.model import (
+    FRESH,
     AlgoConfig,
     BonusConfig,
     BufferConfig,
@@ -30,6 +31,7 @@ from ganglion.config.values import Count, Every, NonNegative, Positive, Rate, Re
 from ganglion.registry import register
 
 __all__ = [
+    "FRESH",
     "AlgoConfig",
     "Amount",
     "BonusConfig",

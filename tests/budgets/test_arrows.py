@@ -52,7 +52,7 @@ ALLOWED: dict[str, set[str]] = {
         "processes",
         "runtime",
     },
-    "data": {"core", "registry", "config", "ops", "buffers", "record", "runtime"},
+    "data": {"core", "registry", "config", "ops", "nn", "buffers", "envs", "record", "runtime"},
     "launch": {"fleet", "processes", "record"},
     "zoo": set(),
 }
