@@ -54,7 +54,7 @@ def alike(own: list[Any], theirs: list[list[Any]]) -> Iterator[tuple[Any, list[A
     seen: set[int] = set()
     while own:
         part, others = own.pop(), [each.pop() for each in theirs]
-        if id(part) in seen or isinstance(part, Tensor | Optimiser | Joint) or not hasattr(part, "__dict__"):
+        if id(part) in seen or isinstance(part, Tensor | Optimiser | JointOptimiser) or not hasattr(part, "__dict__"):
             continue
         seen.add(id(part))
         yield part, others
@@ -101,7 +101,7 @@ class Stack:
                 self.tensors.append(joined([kept[i][0][kept[i][1]] for kept in theirs]))
                 self.own.append(tensor)
             self.places.append(((held, name), known[id(tensor)]))
-        self.optims: list[Joint] = []
+        self.optims: list[JointOptimiser] = []
         for own, *others in zip(nested(template), *map(nested, algos), strict=True):
             for name, part in list(vars(own).items()):
                 if isinstance(part, Optimiser):
@@ -169,7 +169,7 @@ class Stack:
             tensor.index_copy_(0, which, kept)
 
 
-class Joint(ABC):
+class JointOptimiser(ABC):
     """The optimisers of K algorithms, for a loss inside `Stack.all`: each its own norm, count and learning rate."""
 
     def __init__(self, optims: Sequence[Optimiser], params: Sequence[Tensor]) -> None:
@@ -232,7 +232,7 @@ class Joint(ABC):
         """What parameters are lowered by; what is kept moves."""
 
 
-class JointAdam(Joint):
+class JointAdam(JointOptimiser):
     """Adams."""
 
     def __init__(self, optims: Sequence[Any], params: Sequence[Tensor]) -> None:
@@ -248,7 +248,7 @@ class JointAdam(Joint):
         return (mean / scale) * (lr / (1 - beta1**count))
 
 
-class JointRMSprop(Joint):
+class JointRMSprop(JointOptimiser):
     """RMSprops."""
 
     def __init__(self, optims: Sequence[Any], params: Sequence[Tensor]) -> None:
@@ -261,10 +261,10 @@ class JointRMSprop(Joint):
         return grad / (square.sqrt() + self.eps) * lr
 
 
-JOINT: dict[type[Optimiser], type[Joint]] = {Adam: JointAdam, RMSprop: JointRMSprop}
+JOINT: dict[type[Optimiser], type[JointOptimiser]] = {Adam: JointAdam, RMSprop: JointRMSprop}
 
 
-def joint(optim: Optimiser) -> type[Joint]:
+def joint(optim: Optimiser) -> type[JointOptimiser]:
     """What steps for several optimisers like this one."""
     found = next((JOINT[kind] for kind in type(optim).__mro__ if kind in JOINT), None)
     if found is None:
