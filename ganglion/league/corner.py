@@ -16,7 +16,7 @@ from ganglion.runtime.explorer import Seat
 
 
 @dataclass
-class Table:
+class Match:
     """A match that is being played: against whom, from which chair, and how many games of it are left."""
 
     opponent: str
@@ -55,7 +55,7 @@ class Corner:
         """`away`: the opponents' seat. `kind_of`: which chairs are made for a learning player's algorithm."""
         self.agent, self.away, self.opponents, self.kind_of, self.copies = agent, away, opponents, kind_of, copies
         self.name = agent.player
-        self.tables: list[Table] = []
+        self.tables: list[Match] = []
         self.who = [""] * len(opponents.chairs)  # sits where
         self.first = {name: tensor.clone() for name, tensor in agent.state().tensors.items()}  # as it began
 
@@ -82,7 +82,7 @@ class Corner:
             return False
         self.opponents.sit(free[0], weights)
         self.who[free[0]] = opponent
-        self.tables[table] = Table(opponent, free[0], games)
+        self.tables[table] = Match(opponent, free[0], games)
         self.tell_slots()
         return True
 
@@ -126,6 +126,6 @@ class Corner:
         if not len(own["who"]) == len(knobs) == chairs:
             raise ValueError(f"it has {len(knobs)} chairs, this league {chairs}")
         self.who, self.opponents.played_with = [str(name) for name in own["who"]], knobs
-        self.tables = [Table(str(n), read_count(c, chairs - 1), read_count(left)) for n, c, left in own["tables"]]
+        self.tables = [Match(str(n), read_count(c, chairs - 1), read_count(left)) for n, c, left in own["tables"]]
         if self.tables:
             self.tell_slots()

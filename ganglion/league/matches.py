@@ -9,14 +9,14 @@ from statistics import fmean
 import torch
 
 from ganglion.core import Episode, Faults, LogData, Progress, State, Weights, join, read_count, read_number, under
-from ganglion.league.corner import Contender, Corner, Result, Table
+from ganglion.league.corner import Contender, Corner, Match, Result
 from ganglion.league.games import Games
 from ganglion.league.players import League
 from ganglion.league.settings import LeagueSettings
 from ganglion.runtime.explorer import Explorer
 from ganglion.runtime.randomness import Stream
 
-NOBODY = Table("", -1, 0)
+NOBODY = Match("", -1, 0)
 
 
 class Matches:

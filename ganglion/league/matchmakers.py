@@ -46,7 +46,7 @@ class Uniform(LeagueSettings):
 
 
 @register("matchmaker", "pfsp")
-class Prioritised(LeagueSettings):
+class PFSP(LeagueSettings):
     """Snapshots by how often they are beaten."""
 
     weight: Weight = "squared"
