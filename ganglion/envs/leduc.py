@@ -54,7 +54,8 @@ class Leduc(TorchGame):
         paid = world[:, PAID : PAID + 2]
         own = torch.where(said == RAISE, paid.amax(1) + 2.0 * (number + 1), torch.where(said == CALL, paid.amax(1), 0.0))
         after[index, PAID + turn] = torch.maximum(own, paid.gather(1, turn[:, None])[:, 0])
-        after[index, PAST + LONGEST * number + world[:, SAID].long()] = said.double()
+        place = world[:, SAID].long().clamp(max=LONGEST - 1)  # a world that is over takes one more step
+        after[index, PAST + LONGEST * number + place] = said.double()
         over = (said == CALL) & (world[:, SAID] >= 1)  # of the round: all have said something, and nobody raised since
         second = over & (number == 0)
         after[:, ROUND] = torch.where(second, 1.0, world[:, ROUND])
