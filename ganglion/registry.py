@@ -94,6 +94,7 @@ TABLE: dict[str, dict[str, str]] = {
         "files": "ganglion.fleet.build",
         "learners": "ganglion.fleet.learner_processes",
         "offline": "ganglion.data.offline",
+        "with_data": "ganglion.data.offline",
     },
     "writer": {
         "console": "ganglion.record.writers.console",
