@@ -3,25 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
+import torch
 from torch import Tensor
+from torch.nn.functional import softplus
 
+from ganglion import ops
+from ganglion.buffers.processors import DEMO
+from ganglion.config import AlgoConfig
+from ganglion.config.model import Folded
 from ganglion.core import (
     Acted,
     Algorithm,
     Carried,
     Draws,
+    EnvSpec,
     Knobs,
     Noise,
     Obs,
     Past,
     Prediction,
     Progress,
+    Recipe,
     Row,
+    Sample,
     Stateful,
     Update,
 )
+from ganglion.errors import UserError
 
 Mini = TypeVar("Mini")
 
@@ -87,3 +97,45 @@ class Around(Algorithm[Any, Mini]):
 
     def parts(self) -> Mapping[str, Stateful]:
         return self.inner.parts()
+
+
+class Imitating(Around[Mini]):
+    """Its rows say that they are its own; those of datasets say that they were demonstrated."""
+
+    def explore(self, prediction: Prediction, knobs: Knobs, noise: Noise) -> Acted:
+        acted = self.inner.explore(prediction, knobs, noise)
+        chosen = ops.first(acted.action)
+        own = torch.zeros(chosen.shape[:2], device=chosen.device)
+        return acted._replace(extras={**acted.extras, DEMO: own})
+
+
+class Judged(NamedTuple):
+    """What the algorithm within learns from, and the same rows for who judges them."""
+
+    mini: Any
+    item: Sample[Any]
+
+    @property
+    def index(self) -> Tensor:  # type: ignore[override]
+        """Where the sample came from: new priorities go there."""
+        return self.item.index
+
+
+def judged_loss(logit: Tensor, item: Sample[Any]) -> tuple[Tensor, Tensor]:
+    """Cross-entropy of telling demonstrated rows, by large logits, from own ones; and how often that is right. Both
+    sorts weigh alike, however many there are."""
+    live = (item.weight > 0).float()
+    shown = item.data.extras[DEMO] * live
+    own = live - shown
+    loss = ops.weighted_mean(softplus(-logit), shown) + ops.weighted_mean(softplus(logit), own)
+    right = ops.weighted_mean((logit > 0).float(), shown) + ops.weighted_mean((logit <= 0).float(), own)
+    return loss, 0.5 * right.detach()
+
+
+def replayed(cfg: AlgoConfig, spec: EnvSpec) -> Recipe:
+    """What is plugged around the algorithm within; refused where it keeps no single steps."""
+    recipe = cfg.recipe(spec)
+    match recipe.buffer:
+        case Folded(_, fold) if not fold.rollouts and fold.n == 1:
+            return recipe
+    raise UserError(f"algo.inner: {cfg.kind} should learn from a replay of single steps, with n_step 1; such as sac.")

@@ -131,6 +131,7 @@ class AlgoConfig(Part, family="algo"):
     """Every knob of an algorithm, and what to plug around it."""
 
     actions: ClassVar[Literal["any", "discrete", "bounded"]] = "any"  # in which action spaces it can act
+    imitates: ClassVar[bool] = False  # whether it learns from demonstrations beside an environment
 
     @classmethod
     def accepts(cls, space: Space) -> bool:

@@ -15,6 +15,7 @@ from ganglion import ops
 from ganglion.buffers import ReplayConfig
 from ganglion.buffers.limiter import Ready
 from ganglion.buffers.mixed import Mixed
+from ganglion.buffers.processors import DEMO
 from ganglion.config import RunConfig, register
 from ganglion.config.model import Fold, Folded
 from ganglion.core import (
@@ -52,7 +53,7 @@ from ganglion.runtime.randomness import derive
 from ganglion.runtime.trainer import Trainer
 
 AT_ONCE = 4_096  # rows that are handed on together
-DEMO, TO_GO = "demo", "to_go"  # among a row's extras: 1 in datasets, and the rewards from it on
+TO_GO = "to_go"  # among a row's extras: the rewards from it to the end of its episode
 
 
 class Replayed:
@@ -100,14 +101,12 @@ class Replayed:
             last = min(first + AT_ONCE, count)
             ahead = min(last, count - 1)
             past = Past(self.memory(1), rows.start[ahead : ahead + 1])
-            shaped = self.shaped(rows, first, last)
-            extras = {DEMO: torch.ones_like(shaped.reward), TO_GO: to_go[first:last].to(shaped.reward)}
-            shaped = shaped._replace(extras=extras)
+            shaped = self.shaped(rows, first, last, to_go)
             if new and self.learner.watches:
                 self.learner.agent.observe(ops.to_device(shaped, self.learner.agent.device))
             self.sink.push(shaped, (ops.select(rows.obs, ahead), past), at)
 
-    def shaped(self, rows: Row, first: int, last: int) -> Row:
+    def shaped(self, rows: Row, first: int, last: int, to_go: torch.Tensor) -> Row:
         """Some rows, as steps of an environment would have become them."""
         own = rows_between(rows, first, last)
         later = [min(t + 1, len(rows.reward) - 1) for t in range(first, last)]
@@ -116,7 +115,8 @@ class Replayed:
         before = Step(own.obs, none, torch.zeros_like(own.valid), torch.zeros_like(own.valid), own.valid)
         came = Step(after.obs, own.reward, own.terminated, own.truncated, after.valid)
         past = Past(self.memory(last - first), own.start)
-        return self.processor(before, past, Acted(own.action, {}, ()), came)
+        extras = {DEMO: torch.ones_like(own.reward), TO_GO: to_go[first:last].to(own.reward)}
+        return self.processor(before, past, Acted(own.action, extras, ()), came)
 
     def memory(self, rows: int) -> tuple[torch.Tensor, ...]:
         """Nobody remembers what a memory held when rows were collected: it starts empty in each."""
