@@ -232,8 +232,6 @@ class RunConfig(Config):
             raise ValueError("run.mode 'offline' needs data.path: the folder or file of a dataset")
         if self.data.path and (self.run.mode not in ("offline", "local") or self.fleet.learners > 1):
             raise ValueError(f"data.path: needs run.mode offline or local, not {self.run.mode!r}, and one learner")
-        if self.algo.imitates and not self.data.path:
-            raise ValueError(f"algo.kind: {self.algo.kind} learns from demonstrations: data.path should name a dataset")
         if self.data.weights and len(self.data.weights) != len(self.data.path):
             raise ValueError(f"data.weights: {len(self.data.weights)} for {len(self.data.path)} datasets of data.path")
         if self.run.mode == "offline" and self.data.record:

@@ -114,6 +114,8 @@ def build_learner(cfg: RunConfig, agent: Agent, spec: EnvSpec) -> Learner:
 def build(cfg: RunConfig, engine: Engine | None = None) -> Trainer:
     """A Trainer that has not begun, of the kind that `run.mode` names."""
     mode = "learners" if cfg.fleet.learners > 1 else cfg.run.mode
+    if cfg.algo.imitates and not cfg.data.path:
+        raise UserError(f"algo.kind: {cfg.algo.kind} learns from demonstrations: data.path should name a dataset.")
     mode = "with_data" if cfg.data.path and mode == "local" else mode
     trainer: Trainer = registry.lookup("mode", mode).build(cfg, engine)
     return trainer

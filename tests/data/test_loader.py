@@ -167,5 +167,7 @@ def test_beside_an_environment_resumed_exactly(more: list[str], data: Path, tmp_
 def test_refused_settings(data: Path) -> None:
     with pytest.raises(UserError, match=r"data\.weights: 2 for 1 datasets"):
         config(data, "data.weights=[1, 2]")
+    with pytest.raises(UserError, match=r"sqil learns from demonstrations: data\.path should"):
+        build(ganglion.load_config(None, ["algo=sqil", "env={kind: torch, id: pendulum}", *REST]))
     with pytest.raises(UserError, match=r"data\.weights: needs algo\.replay\.kind replay, not prioritised"):
         build(config(data, "data.weights=[1]", "algo.replay={kind: prioritised, batch: 16}"))
