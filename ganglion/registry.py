@@ -85,10 +85,11 @@ TABLE: dict[str, dict[str, str]] = {
     },
     "processor": {
         "rows": "ganglion.buffers.processors",
-        "demonstrated": "ganglion.buffers.processors",
+        "demonstrated": "ganglion.buffers.demonstrated",
         "recorded": "ganglion.data.recorder",
     },
     "wrapper": {
+        "joint": "ganglion.envs.joint_actions",
         "previous": "ganglion.envs.wrappers",
     },
     "mode": {

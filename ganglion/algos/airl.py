@@ -17,7 +17,7 @@ from pydantic import Field
 from torch import Tensor
 
 from ganglion import nn, ops
-from ganglion.bonuses.around import Imitating, Judged, judged_loss, replayed
+from ganglion.bonuses.around import Imitating, JudgedItem, judged_loss, replayed
 from ganglion.config import AlgoConfig, NonNegative, Positive, Rate, register
 from ganglion.core import (
     Action, EnvSpec, Knobs, Noise, Obs, Past, Recipe, Row, Sample, Stateful, Transition, Update,
@@ -29,6 +29,7 @@ class AIRLConfig(AlgoConfig):
     """Adversarial inverse reinforcement learning."""
 
     imitates: ClassVar[bool] = True
+    lacks = {"bonus": "its rewards are those of imitation alone"}
     inner: AlgoConfig = Field(default_factory=lambda: "sac")  # type: ignore[assignment]  # what learns from the rewards
     lr_judge: Rate = 3e-4  # of reward and shaping
     gamma: float = Field(0.99, ge=0, le=1)  # of the shaping; that of the algorithm within is its own
@@ -67,11 +68,11 @@ class Shaped(nn.Encoded):
         return said.squeeze(-1)
 
 
-class AIRL(Imitating[Judged]):
+class AIRL(Imitating[JudgedItem]):
     """Another algorithm, whose rewards are those that explain demonstrations."""
 
     def __init__(self, cfg: AIRLConfig, spec: EnvSpec) -> None:
-        super().__init__(cfg.inner.build(spec))
+        super().__init__(cfg.inner.whole(spec))
         self.cfg, self.shaped = cfg, Shaped(cfg.net, spec, cfg.reads_actions)
         self.judge_optim = nn.Adam(self.shaped, lr=cfg.lr_judge)
 
@@ -82,11 +83,11 @@ class AIRL(Imitating[Judged]):
         return self.shaped.reward(t.obs, start, t.action) + self.cfg.gamma * later - self.shaped.potential(t.obs, start)
 
     @torch.no_grad()
-    def prepare(self, item: Sample[Transition]) -> Judged:
+    def prepare(self, item: Sample[Transition]) -> JudgedItem:
         rewarded = item.data._replace(reward=self.said(item.data))
-        return Judged(self.inner.prepare(item._replace(data=rewarded)), item)
+        return JudgedItem(self.inner.prepare(item._replace(data=rewarded)), item)
 
-    def learn(self, m: Judged, knobs: Knobs, noise: Noise) -> Update:
+    def learn(self, m: JudgedItem, knobs: Knobs, noise: Noise) -> Update:
         update, t = self.inner.learn(m.mini, knobs, noise), m.item.data
         with torch.no_grad():
             dist = self.inner.predict(t.obs, t.past, self.inner.neutral(t.reward)).dist
@@ -102,7 +103,7 @@ class AIRL(Imitating[Judged]):
         }
         return update._replace(metrics={**update.metrics, **metrics})
 
-    def learn_late(self, m: Judged, knobs: Knobs, noise: Noise) -> Mapping[str, Tensor]:
+    def learn_late(self, m: JudgedItem, knobs: Knobs, noise: Noise) -> Mapping[str, Tensor]:
         return self.inner.learn_late(m.mini, knobs, noise)
 
     def observe(self, rows: Row) -> None:

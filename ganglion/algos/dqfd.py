@@ -14,7 +14,7 @@ import torch
 from pydantic import Field
 
 from ganglion import buffers, nn, ops
-from ganglion.buffers.processors import DEMO
+from ganglion.buffers.demonstrated import DEMO
 from ganglion.config import (
     AlgoConfig, BufferConfig, Count, LimiterConfig, NonNegative, Positive, ProcessorConfig, Rate, Share, linear,
     register,
@@ -40,7 +40,7 @@ class DQfDConfig(AlgoConfig):
     margin: NonNegative = 0.8  # by which a demonstrated action should be above the others
     weight_margin: NonNegative = 1.0  # of that loss
     decay: NonNegative = 1e-5  # on the squares of weights
-    bonus: NonNegative = 1.0  # added to the priorities of demonstrated rows
+    bonus_shown: NonNegative = 1.0  # added to the priorities of demonstrated rows
     bonus_own: NonNegative = 0.001  # added to those of own rows
     max_norm: Positive = 10.0
     target_every: Count = Field(500, ge=1)  # updates between two copies onto the target
@@ -103,7 +103,7 @@ class DQfD(Algorithm[Sample[Transition], Sample[Transition]]):
         size = sum((p.square().sum() for p in self.model.parameters()), torch.zeros_like(td))
         norm = self.optim.step(td + cfg.weight_margin * margin + cfg.decay * size)
         metrics = {"loss": td, "margin": margin, "q": ops.weighted_mean(q, w), "grad_norm": norm}
-        priority = error.detach().abs() + torch.where(shown > 0, cfg.bonus, cfg.bonus_own)
+        priority = error.detach().abs() + torch.where(shown > 0, cfg.bonus_shown, cfg.bonus_own)
         return Update({k: v.detach() for k, v in metrics.items()}, ops.sequence_priority(priority, w))
 
     def sync_target(self) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from ganglion import nn, ops
-from ganglion.bonuses.around import Imitating, Judged, judged_loss, replayed
+from ganglion.bonuses.around import Imitating, JudgedItem, judged_loss, replayed
 from ganglion.config import AlgoConfig, NonNegative, Rate, register
 from ganglion.core import (
     Action, Draw, Draws, EnvSpec, Knobs, Noise, Obs, Past, Recipe, Row, Sample, Stateful, Transition, Update,
@@ -29,6 +29,7 @@ class GAILConfig(AlgoConfig):
     """Generative adversarial imitation."""
 
     imitates: ClassVar[bool] = True
+    lacks = {"bonus": "its rewards are those of imitation alone"}
     inner: AlgoConfig = Field(default_factory=lambda: "sac")  # type: ignore[assignment]  # what learns from the rewards
     lr_judge: Rate = 3e-4  # of the discriminator
     reward: Literal["softplus", "log", "logit"] = "softplus"  # -log(1 - D): living is good; log D: it is bad; or both
@@ -61,11 +62,11 @@ class Judge(nn.Encoded):
         return said
 
 
-class GAIL(Imitating[Judged]):
+class GAIL(Imitating[JudgedItem]):
     """Another algorithm, whose rewards are what a discriminator says."""
 
     def __init__(self, cfg: GAILConfig, spec: EnvSpec) -> None:
-        super().__init__(cfg.inner.build(spec))
+        super().__init__(cfg.inner.whole(spec))
         self.cfg, self.judge = cfg, Judge(cfg.net, spec)
         self.wide = self.judge.encoder.out + nn.flat_size(spec.action)
         self.judge_optim = nn.Adam(self.judge, lr=cfg.lr_judge)
@@ -75,15 +76,15 @@ class GAIL(Imitating[Judged]):
         return own._replace(learn=Draw(own.learn.uniform, own.learn.normal + self.wide))
 
     @torch.no_grad()
-    def prepare(self, item: Sample[Transition]) -> Judged:
+    def prepare(self, item: Sample[Transition]) -> JudgedItem:
         logit = self.judge(self.seen(item.data))
         said = {"softplus": softplus(logit), "log": -softplus(-logit), "logit": logit}[self.cfg.reward]
-        return Judged(self.inner.prepare(item._replace(data=item.data._replace(reward=said))), item)
+        return JudgedItem(self.inner.prepare(item._replace(data=item.data._replace(reward=said))), item)
 
     def seen(self, t: Transition) -> Tensor:
         return self.judge.inputs(t.obs, t.past.start, t.action)
 
-    def learn(self, m: Judged, knobs: Knobs, noise: Noise) -> Update:
+    def learn(self, m: JudgedItem, knobs: Knobs, noise: Noise) -> Update:
         own, moves = noise.normal.split([noise.normal.shape[-1] - self.wide, self.wide], -1)
         update = self.inner.learn(m.mini, knobs, noise._replace(normal=own))
         x = self.seen(m.item.data)
@@ -95,7 +96,7 @@ class GAIL(Imitating[Judged]):
         metrics = {"judge_loss": loss.detach(), "judge_right": right, "judge_slope": steep.detach()}
         return update._replace(metrics={**update.metrics, **metrics})
 
-    def learn_late(self, m: Judged, knobs: Knobs, noise: Noise) -> Mapping[str, Tensor]:
+    def learn_late(self, m: JudgedItem, knobs: Knobs, noise: Noise) -> Mapping[str, Tensor]:
         return self.inner.learn_late(m.mini, knobs, noise._replace(normal=noise.normal[..., : -self.wide]))
 
     def observe(self, rows: Row) -> None:

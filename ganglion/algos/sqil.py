@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from ganglion.bonuses.around import Imitating
-from ganglion.buffers.processors import DemonstratedConfig
+from ganglion.buffers.demonstrated import DemonstratedConfig
 from ganglion.config import AlgoConfig, Positive, register
 from ganglion.core import EnvSpec, Recipe
 
@@ -27,7 +27,7 @@ class SQILConfig(AlgoConfig):
     reward: Positive = 1.0  # of a demonstrated step
 
     def build(self, spec: EnvSpec) -> Imitating[Any]:
-        return Imitating(self.inner.build(spec))
+        return Imitating(self.inner.whole(spec))
 
     def recipe(self, spec: EnvSpec) -> Recipe:
         """What is around the algorithm within, but for the rewards."""

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from ganglion import ops
-from ganglion.buffers.processors import DEMO
+from ganglion.buffers.demonstrated import DEMO
 from ganglion.config import AlgoConfig
 from ganglion.config.model import Folded
 from ganglion.core import (
@@ -109,7 +109,7 @@ class Imitating(Around[Mini]):
         return acted._replace(extras={**acted.extras, DEMO: own})
 
 
-class Judged(NamedTuple):
+class JudgedItem(NamedTuple):
     """What the algorithm within learns from, and the same rows for who judges them."""
 
     mini: Any

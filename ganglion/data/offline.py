@@ -13,9 +13,9 @@ import torch
 
 from ganglion import ops
 from ganglion.buffers import ReplayConfig
+from ganglion.buffers.demonstrated import DEMO
 from ganglion.buffers.limiter import Ready
 from ganglion.buffers.mixed import Mixed
-from ganglion.buffers.processors import DEMO
 from ganglion.config import RunConfig, register
 from ganglion.config.model import Fold, Folded
 from ganglion.core import (
@@ -56,7 +56,7 @@ AT_ONCE = 4_096  # rows that are handed on together
 TO_GO = "to_go"  # among a row's extras: the rewards from it to the end of its episode
 
 
-class Replayed:
+class DatasetSource:
     """The Source of an offline run: hands on the rows of datasets once, before the first update."""
 
     def __init__(self, data: Sequence[Stored], learner: Learner, sink: Filled, processor: Processor) -> None:
@@ -159,7 +159,7 @@ class OfflineMode:
         recipe = cfg.algo.recipe(data[0].spec)
         kept = storage(cfg, recipe, data, agent)
         learner = Learner(agent, kept, Ready(), cfg.run.seed)
-        source = Replayed(data, learner, kept, recipe.processor.build(data[0].spec, agent.device))
+        source = DatasetSource(data, learner, kept, recipe.processor.build(data[0].spec, agent.device))
         return Trainer(source, learner, evaluator(cfg, made), cfg.train.budget)
 
 
@@ -186,14 +186,14 @@ class WithDataMode:
         learner = Learner(agent, Mixed(own, kept, instead), limiter, cfg.run.seed, env.spec.slots)
         seat = build_seat(player, agent, env.spec, learner, cfg.run.seed)
         explorer = Explorer(env, [seat], cfg.run.seed, stride_of(agent.engine, learner))
-        replayed = Replayed(data, learner, kept, recipe.processor.build(data[0].spec, agent.device))
+        replayed = DatasetSource(data, learner, kept, recipe.processor.build(data[0].spec, agent.device))
         return Trainer(Both(replayed, explorer), learner, evaluator(cfg, made), cfg.train.budget)
 
 
 class Both:
     """A Source of two: a dataset, which comes first, and an environment."""
 
-    def __init__(self, data: Replayed, explorer: Source) -> None:
+    def __init__(self, data: DatasetSource, explorer: Source) -> None:
         self.data, self.explorer, self.spec = data, explorer, explorer.spec
 
     @property

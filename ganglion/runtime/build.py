@@ -68,7 +68,7 @@ def build_agent(cfg: RunConfig, spec: EnvSpec, engine: Engine | None = None, pla
     torch.backends.cuda.matmul.allow_tf32 = getattr(getattr(cfg.algo, "net", None), "precision", "") == "tf32"
     with torch.random.fork_rng(), torch.device(engine.device):
         torch.manual_seed(derive(cfg.run.seed, "model" if player == PLAYER else f"model/{player}"))
-        algo = cfg.algo.build(spec)
+        algo = cfg.algo.whole(spec)
     return Agent(algo, engine, player)
 
 

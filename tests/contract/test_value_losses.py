@@ -395,7 +395,7 @@ def shown(t: Any) -> Any:
 
 
 def test_dqfd() -> None:
-    seen = Update("dqfd", margin=0.5, weight_margin=2.0, decay=0.0, bonus=0.7, bonus_own=0.1)
+    seen = Update("dqfd", margin=0.5, weight_margin=2.0, decay=0.0, bonus_shown=0.7, bonus_own=0.1)
     seen.mini = seen.mini._replace(data=shown(seen.mini.data))
     demo, legal = seen.mini.data.extras["demo"][0].tolist(), seen.t.obs["action_mask"][0].tolist()
     q, chooser, later = seen.now(seen.algo.model), seen.later(seen.algo.model), seen.later(seen.algo.target.net)

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ganglion.config import RunConfig, dump, load
+from ganglion.config import RunConfig
+from ganglion.config.files import dump, load
 from ganglion.registry import presets
 
 PRESETS = presets()
