@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from copy import copy
 from ctypes import addressof, c_int64
 from math import nan, prod
 from typing import Any, NamedTuple
@@ -177,12 +176,6 @@ class SampledRing(RowRing):
         return x if x.transpose(0, 1).is_contiguous() else self.lying_by_slot(x.shape, x.dtype)
 
     # ------------------------------------------------------------ out
-
-    def reader(self) -> SampledRing:
-        """The same rows, to be gathered into memory of its own: by another thread."""
-        other = copy(self)
-        other.gathers, other.views, other.index = {}, {}, torch.empty((1, 0), dtype=torch.int64)
-        return other
 
     def draw(self, uniform: Tensor, count: int, first: int) -> Tensor:
         """Flat positions [1, N] drawn from the `count` that follow `first`."""

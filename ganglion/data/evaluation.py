@@ -14,10 +14,13 @@ from torch import Tensor
 
 from ganglion import nn, ops
 from ganglion.core import Discrete, EnvSpec, Obs, Past
-from ganglion.data.dataset import Dataset
+from ganglion.data.dataset import Dataset, fitted
+from ganglion.data.load import load
+from ganglion.data.offline import environment
 from ganglion.errors import UserError
 from ganglion.runtime.agent import Agent
 from ganglion.runtime.randomness import Stream
+from ganglion.runtime.run import load_agents
 
 AT_ONCE = 4_096  # rows that are asked about together
 DRAWN = 8  # actions of a stochastic agent for each next observation
@@ -237,13 +240,28 @@ def wis(agent: Agent, data: Dataset, s: Settings = DEFAULT, steps: Steps | None 
 
 def weights_of(steps: Steps) -> tuple[Tensor, Tensor]:
     """Products of ratios until each time, and rewards: [episodes, times]. After an end the weight stays, and there is
-    no reward. At each time the largest weight is 1: only their proportions count."""
+    no reward. At each time the largest weight is 1: only their proportions count; where no episode has done what the agent
+    would, all are 0, and what comes of it is unknown."""
     shape = int(steps.episode.max()) + 1, int(steps.time.max()) + 1
     logs, reward = torch.zeros(shape, dtype=torch.float64), torch.zeros(shape)
-    logs[steps.episode, steps.time] = steps.ratio.clamp(min=-1e4)
+    logs[steps.episode, steps.time] = steps.ratio
     reward[steps.episode, steps.time] = steps.reward
     total = logs.cumsum(1)
-    return (total - total.amax(0)).exp(), reward
+    return (total - total.amax(0)).exp().nan_to_num(0.0), reward
+
+
+def from_data(folder: str, path: str, which: str, s: Settings) -> dict[str, Any]:
+    """What a saved agent is worth by a dataset: of the data itself, by fitted Q evaluation, and by importance sampling
+    where the data allows it."""
+    cfg, made, checkpoint = load_agents(folder, which)
+    agent, data = made[0][1], fitted(load(path), environment(cfg))
+    steps = steps_of(agent, data, s)
+    found: dict[str, Any] = {"behaviour": behaviour(data, s.gamma), "fqe": fqe(agent, data, s, steps)}
+    if not bool(steps.ratio.isnan().any()):
+        weighted = wis(agent, data, s, steps)
+        found |= {"wis": weighted.estimate, "effective": weighted.effective}
+    told = {"gamma": s.gamma, "actions": "drawn" if s.stochastic else "best", "checkpoint": checkpoint}
+    return {**found, "episodes": len(data.lengths()), "steps": data.steps, **told}
 
 
 def behaviour(data: Dataset, gamma: float) -> Estimate:

@@ -227,7 +227,7 @@ class Place:
     def gather(self, uniform: Tensor) -> None:
         replay = self.replay
         if self.gathered is None:
-            self.gathered = Gathering(replay.ring.reader(), copy(replay.seen), replay.fold)
+            self.gathered = reading(replay)
         ring = self.gathered.ring
         count = (ring.filled - replay.fold.reach) * replay.slots
         index = ring.draw(uniform.to(ring.device), count, (ring.pushed - ring.filled) * replay.slots)
@@ -256,6 +256,13 @@ class Place:
             raise self.error
         index, data, live = self.held
         return Sample(data, index, live if self.stream is not None else self.replay.weigh(index, live, None, at))
+
+
+def reading(replay: Replay) -> Gathering:
+    """What gathers the same rows into memory of its own: by another thread."""
+    ring = copy(replay.ring)
+    ring.gathers, ring.views, ring.index = {}, {}, torch.empty((1, 0), dtype=torch.int64)
+    return Gathering(ring, copy(replay.seen), replay.fold)
 
 
 class Mapped:
