@@ -240,8 +240,8 @@ def wis(agent: Agent, data: Dataset, s: Settings = DEFAULT, steps: Steps | None 
 
 def weights_of(steps: Steps) -> tuple[Tensor, Tensor]:
     """Products of ratios until each time, and rewards: [episodes, times]. After an end the weight stays, and there is
-    no reward. At each time the largest weight is 1: only their proportions count; where no episode has done what the agent
-    would, all are 0, and what comes of it is unknown."""
+    no reward. At each time the largest weight is 1: only their proportions count; where no episode has done what the
+    agent would, all are 0, and what comes of it is unknown."""
     shape = int(steps.episode.max()) + 1, int(steps.time.max()) + 1
     logs, reward = torch.zeros(shape, dtype=torch.float64), torch.zeros(shape)
     logs[steps.episode, steps.time] = steps.ratio

@@ -21,7 +21,7 @@ from ganglion.runtime.run import Run
 
 ENV = "env={kind: toy, id: identity, size: 3, slots: 16}"
 PPO = "algo={kind: ppo, net: {hidden: [16]}, horizon: 8}"
-REST = ["run.device=cpu", "run.fast=eager", "eval=never", "log={writers: [jsonl]}"]
+REST = ["run.seed=2", "run.device=cpu", "run.fast=eager", "eval=never", "log={writers: [jsonl]}"]
 SHORT = Settings(gamma=0.5, updates=1_500, members=6, lr=3e-3, tau=0.05, hidden=(32,))
 
 
@@ -63,8 +63,9 @@ def test_estimates_hold_the_true_value(stochastic: bool, made: tuple[Any, Datase
     true, by_fit, by_weight = worth(agent, data, stochastic), fqe(agent, data, s), wis(agent, data, s)
     assert abs(true - behaviour(data, 0.5).value) > 0.1, "the agent is not whoever collected the data"
     assert by_fit.low - 0.03 <= true <= by_fit.high + 0.03 and by_fit.high - by_fit.low < 0.5
-    assert by_weight.estimate.low <= true <= by_weight.estimate.high
-    assert 1 < by_weight.effective < 300
+    unseen = 0.0 if stochastic else 0.5**7  # no episode names all eight as the agent does: that reward is unknown
+    assert by_weight.estimate.low <= true <= by_weight.estimate.high + unseen
+    assert by_weight.effective < 300 and (by_weight.effective > 1) == stochastic
 
 
 def test_an_agent_that_collected_its_own_data_is_worth_its_returns(made: tuple[Any, Dataset]) -> None:
