@@ -25,7 +25,7 @@ ALLOWED: dict[str, set[str]] = {
     "algos": {"core", "config", "ops", "nn", "buffers"},
     "envs": {"core", "config"},
     "record": {"core", "config"},
-    "league": {"core", "config"},
+    "league": {"core", "registry", "config", "ops", "envs", "record", "runtime"},
     "fast": {"core", "config", "cpp_extension", "processes"},
     "runtime": {
         "core",
