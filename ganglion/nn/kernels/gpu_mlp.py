@@ -71,7 +71,7 @@ def differentiate(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     x, *params = ctx.saved_tensors
     inward = ctx.needs_input_grad[0]
     if torch.is_grad_enabled():  # the gradient will be differentiated, too, and the kernel cannot be
-        into, *grads = gradients(grad, x, *params, ctx.kind)
+        into, *grads = gradients(ctx.kind, grad, *ctx.saved_tensors)
         return into if inward else None, *grads, None, None
     flat, into = torch.ops.ganglion.gpu_mlp_backward(grad, x, *params, ctx.kind, ctx.tf32, inward)
     parts = flat.split([p[0].numel() for p in params], 1)
@@ -79,7 +79,7 @@ def differentiate(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     return into.unflatten(0, (len(x), -1)).sum(1) if inward else None, *grads, None, None
 
 
-def gradients(grad: Tensor, x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, kind: str) -> list[Tensor]:
+def gradients(kind: str, grad: Tensor, x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> list[Tensor]:
     """Those of the rows and of all parameters by plain operations, which have gradients of their own."""
     act = torch.tanh if kind == "tanh" else torch.relu
     rows = x[:, None].expand(-1, len(w1) // len(x), -1, -1).flatten(0, 1)  # of each net
