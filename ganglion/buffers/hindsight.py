@@ -56,7 +56,10 @@ class Hindsight:
                 f"{DESIRED}, without stacks of frames; {spec.name} has {', '.join(parts) or 'one part'}."
             )
         length, device = ring.length, ring.device
-        new = lambda rows: torch.zeros(rows, spec.slots, dtype=torch.int64, device=device)  # noqa: E731
+
+        def new(rows: int) -> Tensor:
+            return torch.zeros(rows, spec.slots, dtype=torch.int64, device=device)
+
         self.episode = new(length)  # of each row, counted by slot
         self.first, self.last = new(length + 1), new(length + 1)  # rows of the episodes, by number; one that no one has
         self.last.fill_(OPEN)
