@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from ganglion.buffers.storage import Fetched, SampledRing
-from ganglion.config import Config, NonNegative, Real, Share
+from ganglion.config import NonNegative, Real, RelabelConfig, Share, register
 from ganglion.config.schedules import constant
-from ganglion.core import Composite, EnvSpec, Row
+from ganglion.core import Composite, EnvSpec, Progress, Row
 from ganglion.errors import UserError
 
 ACHIEVED, DESIRED = "achieved_goal", "desired_goal"
@@ -23,7 +23,8 @@ OPEN = 1 << 62  # the last row of an episode that goes on
 CHECKED = 16  # first samples whose rewards are compared with the rule
 
 
-class HindsightConfig(Config):
+@register("relabel", "hindsight")
+class HindsightConfig(RelabelConfig):
     """Which goals rows are given, and what a reward is worth under them."""
 
     strategy: Literal["future", "final", "episode", "random"] = "future"  # where goals come from
@@ -36,12 +37,15 @@ class HindsightConfig(Config):
 
     def worth(self, achieved: Tensor, goal: Tensor) -> tuple[Tensor, Tensor]:
         """The reward [T, B] of having achieved something [T, B, ...] under a goal, and whether that is reached. Written
-        anew for rules of another form, in a config of one's own."""
+        anew for rules of another form, in a kind of one's own."""
         distance = (achieved.float() - goal.float()).flatten(2).norm(dim=-1)
         there = distance <= self.threshold
         if self.reward == "distance":
             return -distance, there
         return torch.where(there, self.reached, self.missed), there
+
+    def build(self, spec: EnvSpec, ring: SampledRing, history: int) -> Hindsight:
+        return Hindsight(self, spec, ring, history)
 
 
 class Hindsight:
@@ -52,7 +56,7 @@ class Hindsight:
         parts = spec.obs.items if isinstance(spec.obs, Composite) else {}
         if not {ACHIEVED, DESIRED} <= parts.keys() or history:
             raise UserError(
-                f"algo.replay.hindsight: needs an environment whose observations have the parts {ACHIEVED} and "
+                f"algo.replay.relabel: needs an environment whose observations have the parts {ACHIEVED} and "
                 f"{DESIRED}, without stacks of frames; {spec.name} has {', '.join(parts) or 'one part'}."
             )
         length, device = ring.length, ring.device
@@ -94,6 +98,10 @@ class Hindsight:
             self.stored(rows.start[order], rows.valid[order], first)
 
     # ------------------------------------------------------------ out
+
+    def drawn(self, dice: Tensor, at: Progress) -> None:
+        """The random numbers of the next sample, two per sequence."""
+        self.dice, self.share = dice, self.cfg.share(at.fraction)
 
     def rewards(self, index: Tensor, got: Fetched) -> None:
         """Chooses goals for the sequences at flat positions [1, N], and changes rewards and endings of what was fetched
@@ -159,7 +167,7 @@ class Hindsight:
         if wrong.any():
             row = wrong.nonzero()[0].tolist()
             raise UserError(
-                f"algo.replay.hindsight: by its rule a row is worth {float(said[*row]):g}, and the environment gave "
+                f"algo.replay.relabel: by its rule a row is worth {float(said[*row]):g}, and the environment gave "
                 f"{float(came[*row]):g}. Set reward, threshold, reached and missed as the environment has them, and "
                 "leave rewards alone in algo.processor."
             )

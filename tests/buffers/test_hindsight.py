@@ -43,8 +43,8 @@ def walk(count: int, size: int = 2, seed: int = 0) -> list[Row]:
 
 def filled(asked: dict[str, Any], rows: list[Row], n: int = 1, size: int = 2, **more: Any) -> Replay:
     kind = PrioritisedConfig if more.pop("kind", "") == "prioritised" else ReplayConfig
-    hindsight = {"share": 1.0, "threshold": 0.1, **asked}
-    cfg = kind.model_validate({"capacity": 120, "batch": 64, "hindsight": hindsight, **more})
+    relabel = {"kind": "hindsight", "share": 1.0, "threshold": 0.1, **asked}
+    cfg = kind.model_validate({"capacity": 120, "batch": 64, "relabel": relabel, **more})
     spec = SPEC if size == 2 else WIDE_SPEC
     made = cfg.build(spec, CPU, cfg.fitted(Fold(GAMMA, n)))
     add = lambda x: x[None] if isinstance(x, torch.Tensor) else {k: v[None] for k, v in x.items()}  # noqa: E731
@@ -140,13 +140,13 @@ def test_restored_it_goes_on_as_before(kind: str):
 
 def test_a_rule_that_is_not_the_environments_is_refused():
     made = filled({"missed": -2.0}, walk(30))
-    with pytest.raises(UserError, match=r"hindsight.*worth -2, and the environment gave -1"):
+    with pytest.raises(UserError, match=r"relabel.*worth -2, and the environment gave -1"):
         sampled(made)
 
 
 def test_an_environment_without_goals_is_refused():
-    cfg = ReplayConfig.model_validate({"hindsight": {}})
-    with pytest.raises(UserError, match=r"hindsight.*desired_goal"):
+    cfg = ReplayConfig.model_validate({"relabel": "hindsight"})
+    with pytest.raises(UserError, match=r"relabel.*desired_goal"):
         cfg.build(EnvSpec(Box((2,)), Discrete(2), 2, "world"), CPU, cfg.fitted(Fold(GAMMA)))
     with pytest.raises(UserError, match="rollouts"):
         cfg.rollouts(GAMMA, 5)

@@ -27,7 +27,8 @@ SORTS: dict[str, dict[str, Any]] = {
         "env": {"kind": "gym", "id": "MountainCar-v0", "slots": 3}},
     "hindsight": {
         "algo": {"kind": "dqn", "n_step": 2, "net": {"hidden": [16]}, "limiter": {"warmup": 100, "opt_interval": 4},
-                 "replay": {"kind": "prioritised", "hindsight": {"ends": True, "strategy": "episode"}, **REPLAY}},
+                 "replay": {"kind": "prioritised", **REPLAY,
+                            "relabel": {"kind": "hindsight", "ends": True, "strategy": "episode"}}},
         "env": {"kind": "toy", "id": "goal", "slots": 3, "size": 6}},
     "noisy": {
         "algo": {"kind": "dqn", "noisy": 0.5, "tau": 0.01, "munchausen": 0.9, "replay": REPLAY,

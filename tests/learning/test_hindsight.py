@@ -13,13 +13,11 @@ pytestmark = pytest.mark.learning
 
 DQN = {"kind": "dqn", "net": {"hidden": [128]}, "lr": 1e-3, "gamma": 0.98, "epsilon": 0.2, "target_every": 100,
        "limiter": {"warmup": 500, "opt_interval": 4}}  # fmt: skip
-SAC = {"kind": "sac", "net": {"hidden": [64, 64]}, "gamma": 0.9, "lr": 1e-3, "tau": 0.02,
-       "limiter": {"warmup": 1_000, "opt_interval": 2}, "replay": {"batch": 128}}  # fmt: skip
 
 
 def learned(algo: dict[str, Any], hindsight: dict[str, Any] | None, env: dict[str, Any], steps: int) -> float:
     """The mean return of evaluation episodes after so many steps."""
-    replay = {**algo.get("replay", {}), "hindsight": hindsight}
+    replay = {**algo.get("replay", {}), "relabel": hindsight}
     raw = {"algo": {**algo, "replay": replay}, "env": {"kind": "toy", "id": "goal", "slots": 8, **env},
            "train": {"budget": f"{steps} steps"}, "eval": {"episodes": 40}, "run": {"fast": "eager"}}  # fmt: skip
     trainer = build(RunConfig.model_validate(raw))
@@ -31,5 +29,5 @@ def learned(algo: dict[str, Any], hindsight: dict[str, Any] | None, env: dict[st
 
 def test_bits():
     """At best -4.0, at random -10.0 nearly always."""
-    assert learned(DQN, {"ends": True}, {"size": 10}, 9_000) > -5.0
+    assert learned(DQN, {"kind": "hindsight", "ends": True}, {"size": 10}, 9_000) > -5.0
     assert learned(DQN, None, {"size": 10}, 9_000) < -9.0
