@@ -7,6 +7,7 @@ came, with their own goal and reward.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor
 from ganglion.buffers.storage import Fetched, SampledRing
 from ganglion.config import NonNegative, Real, RelabelConfig, Share, register
 from ganglion.config.schedules import constant
-from ganglion.core import Composite, EnvSpec, Progress, Row
+from ganglion.core import Composite, EnvSpec, Progress, Row, Space
 from ganglion.errors import UserError
 
 ACHIEVED, DESIRED = "achieved_goal", "desired_goal"
@@ -53,7 +54,10 @@ class Hindsight:
 
     def __init__(self, cfg: HindsightConfig, spec: EnvSpec, ring: SampledRing, history: int) -> None:
         self.cfg, self.ring, self.slots = cfg, ring, spec.slots
-        parts = spec.obs.items if isinstance(spec.obs, Composite) else {}
+        parts: Mapping[str, Space] = {}
+        match spec.obs:
+            case Composite(items):
+                parts = items
         if not {ACHIEVED, DESIRED} <= parts.keys() or history:
             raise UserError(
                 f"algo.replay.relabel: needs an environment whose observations have the parts {ACHIEVED} and "
