@@ -52,9 +52,7 @@ class Leduc(TorchGame):
         said = torch.where(legal.gather(1, said[:, None])[:, 0], said, CALL)
         after, index = world.clone(), torch.arange(len(world), device=world.device)
         paid = world[:, PAID : PAID + 2]
-        own = torch.where(
-            said == RAISE, paid.amax(1) + 2.0 * (number + 1), torch.where(said == CALL, paid.amax(1), 0.0)
-        )
+        own = paid.amax(1).masked_fill(said == FOLD, 0.0) + (said == RAISE) * 2.0 * (number + 1)
         after[index, PAID + turn] = torch.maximum(own, paid.gather(1, turn[:, None])[:, 0])
         place = world[:, SAID].long().clamp(max=LONGEST - 1)  # a world that is over takes one more step
         after[index, PAST + LONGEST * number + place] = said.double()
