@@ -14,7 +14,8 @@ from torch import Tensor
 
 from ganglion import buffers, nn, ops
 from ganglion.config import (
-    AlgoConfig, BufferConfig, Count, LimiterConfig, Positive, ProcessorConfig, Rate, Real, Share, linear, register,
+    AlgoConfig, BufferConfig, Count, LimiterConfig, Positive, ProcessorConfig, RateSchedule, Real, Share, constant,
+    linear, register,
 )  # fmt: skip
 from ganglion.core import (
     Acted, Algorithm, Draws, EnvSpec, Knobs, Noise, Obs, Past, Prediction, Progress, Recipe, Sample, Stateful,
@@ -28,7 +29,7 @@ class C51Config(AlgoConfig):
     """Categorical deep Q-learning."""
 
     actions = "discrete"
-    lr: Rate = 2.5e-4
+    lr: RateSchedule = constant(2.5e-4)
     optim: nn.OptimConfig = nn.OptimConfig()
     gamma: float = Field(0.99, ge=0, le=1)
     n_step: int = Field(1, ge=1, le=1_000)
@@ -64,7 +65,7 @@ class C51(Algorithm[Sample[Transition], Sample[Transition]]):
         self.cfg, self.sync_every = cfg, cfg.target_every
         self.model = nn.QNet(cfg.net, spec, nn.discrete_actions(cfg, spec), cfg.dueling, cfg.replay.warms, cfg.atoms)
         self.target = nn.Lagged(self.model)
-        self.optim = nn.optimiser(cfg.optim, self.model, lr=cfg.lr, max_norm=cfg.max_norm)
+        self.optim = nn.optimiser(cfg.optim, self.model, lr=cfg.lr(0.0), max_norm=cfg.max_norm)
 
     def support(self, like: Tensor) -> Tensor:
         return ops.atoms(self.cfg.low, self.cfg.high, self.cfg.atoms, like)
@@ -76,7 +77,7 @@ class C51(Algorithm[Sample[Transition], Sample[Transition]]):
     # ------------------------------------------------------------ acting
 
     def knobs(self, at: Progress) -> Mapping[str, float]:
-        return {"epsilon": self.cfg.epsilon(at.fraction)}
+        return {"epsilon": self.cfg.epsilon(at.fraction), "lr": self.cfg.lr(at.fraction)}
 
     def draws(self) -> Draws:
         return Draws(explore=ops.Greedy.draws)  # a coin and a random legal action per slot
@@ -102,7 +103,7 @@ class C51(Algorithm[Sample[Transition], Sample[Transition]]):
         logits = ops.pick_atoms(self.model.value(t.obs, t.past)[0], t.action)
         error = ops.categorical_td(logits, goal)
         loss = ops.weighted_mean(error, mini.weight)
-        norm = self.optim.step(loss)
+        norm = self.optim.step(loss, knobs["lr"])
         metrics = {
             "loss": loss.detach(),
             "q": ops.weighted_mean(self.mean(logits.detach()), mini.weight),

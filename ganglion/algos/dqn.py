@@ -18,8 +18,8 @@ from torch import Tensor
 
 from ganglion import buffers, nn, ops
 from ganglion.config import (
-    AlgoConfig, BonusConfig, BufferConfig, Count, LimiterConfig, NonNegative, Positive, ProcessorConfig, Rate, Share,
-    linear, register,
+    AlgoConfig, BonusConfig, BufferConfig, Count, LimiterConfig, NonNegative, Positive, ProcessorConfig,
+    RateSchedule, Share, constant, linear, register,
 )  # fmt: skip
 from ganglion.core import (
     Acted, Algorithm, Draw, Draws, EnvSpec, Knobs, Noise, Obs, Past, Prediction, Progress, Recipe, Sample,
@@ -32,7 +32,7 @@ class DQNConfig(AlgoConfig):
     """Deep Q-learning."""
 
     actions = "discrete"
-    lr: Rate = 2.5e-4
+    lr: RateSchedule = constant(2.5e-4)
     optim: nn.OptimConfig = nn.OptimConfig()
     gamma: float = Field(0.99, ge=0, le=1)
     n_step: int = Field(1, ge=1, le=1_000)
@@ -80,12 +80,12 @@ class DQN(Algorithm[Sample[Transition], Sample[Transition]]):
             cfg.net, spec, nn.discrete_actions(cfg, spec), cfg.dueling, cfg.replay.warms, noisy=cfg.noisy
         )
         self.target = nn.Lagged(self.model)
-        self.optim = nn.optimiser(cfg.optim, self.model, lr=cfg.lr, max_norm=cfg.max_norm)
+        self.optim = nn.optimiser(cfg.optim, self.model, lr=cfg.lr(0.0), max_norm=cfg.max_norm)
 
     # ------------------------------------------------------------ acting
 
     def knobs(self, at: Progress) -> Mapping[str, float]:
-        return {"epsilon": self.cfg.epsilon(at.fraction)}
+        return {"epsilon": self.cfg.epsilon(at.fraction), "lr": self.cfg.lr(at.fraction)}
 
     def draws(self) -> Draws:
         noisy = Draw(normal=self.model.draws), Draw(normal=3 * self.model.draws)  # a slot's own; an update's
@@ -117,7 +117,7 @@ class DQN(Algorithm[Sample[Transition], Sample[Transition]]):
         if self.cfg.conservative:
             soft = ops.soft_value(every, 1.0, ops.mask(t.obs))
             loss = loss + self.cfg.conservative * ops.weighted_mean(soft - q, mini.weight)
-        norm = self.optim.step(loss)
+        norm = self.optim.step(loss, knobs["lr"])
         if self.cfg.tau is not None:
             self.target.follow(self.model, self.cfg.tau)
         metrics = {"loss": loss.detach(), "q": ops.weighted_mean(q.detach(), mini.weight), "grad_norm": norm}

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from ganglion import buffers, nn, ops
 from ganglion.config import (
-    AlgoConfig, BufferConfig, Count, LimiterConfig, NonNegative, Positive, ProcessorConfig, Rate, Share, linear,
-    register,
+    AlgoConfig, BufferConfig, Count, LimiterConfig, NonNegative, Positive, ProcessorConfig, Rate, RateSchedule,
+    Share, constant, linear, register,
 )  # fmt: skip
 from ganglion.core import (
     Action,
@@ -30,7 +30,7 @@ class FQFConfig(AlgoConfig):
     """Fully parameterised quantile functions."""
 
     actions = "discrete"
-    lr: Rate = 2.5e-4
+    lr: RateSchedule = constant(2.5e-4)
     lr_fractions: Rate = 2.5e-5  # of the network that proposes them
     optim: nn.OptimConfig = nn.OptimConfig()
     gamma: float = Field(0.99, ge=0, le=1)
@@ -95,13 +95,13 @@ class FQF(Algorithm[Sample[Transition], Sample[Transition]]):
         self.cfg, self.sync_every = cfg, cfg.target_every
         self.model = FQFModel(cfg, spec)
         self.target = nn.Lagged(self.model)
-        self.optim = nn.optimiser(cfg.optim, self.model.net, lr=cfg.lr, max_norm=cfg.max_norm)
+        self.optim = nn.optimiser(cfg.optim, self.model.net, lr=cfg.lr(0.0), max_norm=cfg.max_norm)
         self.fraction_optim = nn.optimiser(cfg.optim, self.model.proposal, lr=cfg.lr_fractions, max_norm=cfg.max_norm)
 
     # ------------------------------------------------------------ acting
 
     def knobs(self, at: Progress) -> Mapping[str, float]:
-        return {"epsilon": self.cfg.epsilon(at.fraction)}
+        return {"epsilon": self.cfg.epsilon(at.fraction), "lr": self.cfg.lr(at.fraction)}
 
     def draws(self) -> Draws:
         return Draws(explore=ops.Greedy.draws)  # a coin and a random legal action per slot
@@ -129,7 +129,7 @@ class FQF(Algorithm[Sample[Transition], Sample[Transition]]):
         loss = ops.weighted_mean(error, mini.weight)
         misplaced = ops.weighted_mean(ops.fraction_loss(tau, inner, quantiles), mini.weight)
         entropy = ops.weighted_mean(ops.Categorical(logits).entropy(), mini.weight)
-        norm = self.optim.step(loss)
+        norm = self.optim.step(loss, knobs["lr"])
         self.fraction_optim.step(misplaced - cfg.entropy * entropy)
         metrics = {
             "loss": loss,

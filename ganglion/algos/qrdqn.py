@@ -14,7 +14,8 @@ from pydantic import Field
 
 from ganglion import buffers, nn, ops
 from ganglion.config import (
-    AlgoConfig, BufferConfig, Count, LimiterConfig, Positive, ProcessorConfig, Rate, Share, linear, register,
+    AlgoConfig, BufferConfig, Count, LimiterConfig, Positive, ProcessorConfig, RateSchedule, Share, constant,
+    linear, register,
 )  # fmt: skip
 from ganglion.core import (
     Acted, Algorithm, Draws, EnvSpec, Knobs, Noise, Obs, Past, Prediction, Progress, Recipe, Sample, Stateful,
@@ -27,7 +28,7 @@ class QRDQNConfig(AlgoConfig):
     """Quantile regression Q-learning."""
 
     actions = "discrete"
-    lr: Rate = 2.5e-4
+    lr: RateSchedule = constant(2.5e-4)
     optim: nn.OptimConfig = nn.OptimConfig()
     gamma: float = Field(0.99, ge=0, le=1)
     n_step: int = Field(1, ge=1, le=1_000)
@@ -62,12 +63,12 @@ class QRDQN(Algorithm[Sample[Transition], Sample[Transition]]):
             cfg.net, spec, nn.discrete_actions(cfg, spec), cfg.dueling, cfg.replay.warms, cfg.quantiles
         )
         self.target = nn.Lagged(self.model)
-        self.optim = nn.optimiser(cfg.optim, self.model, lr=cfg.lr, max_norm=cfg.max_norm)
+        self.optim = nn.optimiser(cfg.optim, self.model, lr=cfg.lr(0.0), max_norm=cfg.max_norm)
 
     # ------------------------------------------------------------ acting
 
     def knobs(self, at: Progress) -> Mapping[str, float]:
-        return {"epsilon": self.cfg.epsilon(at.fraction)}
+        return {"epsilon": self.cfg.epsilon(at.fraction), "lr": self.cfg.lr(at.fraction)}
 
     def draws(self) -> Draws:
         return Draws(explore=ops.Greedy.draws)  # a coin and a random legal action per slot
@@ -93,7 +94,7 @@ class QRDQN(Algorithm[Sample[Transition], Sample[Transition]]):
         quantiles = ops.pick_atoms(self.model.value(t.obs, t.past)[0], t.action)
         error = ops.quantile_huber(quantiles, ops.midpoints(cfg.quantiles, quantiles), goal, cfg.kappa)
         loss = ops.weighted_mean(error, mini.weight)
-        norm = self.optim.step(loss)
+        norm = self.optim.step(loss, knobs["lr"])
         metrics = {
             "loss": loss.detach(),
             "q": ops.weighted_mean(quantiles.detach().mean(-1), mini.weight),

@@ -14,7 +14,8 @@ from pydantic import Field
 
 from ganglion import buffers, nn, ops
 from ganglion.config import (
-    AlgoConfig, Count, LimiterConfig, NonNegative, Positive, ProcessorConfig, Rate, Share, linear, register,
+    AlgoConfig, Count, LimiterConfig, NonNegative, Positive, ProcessorConfig, RateSchedule, Share, constant, linear,
+    register,
 )  # fmt: skip
 from ganglion.core import (
     Acted, Algorithm, Draws, EnvSpec, Knobs, Noise, Obs, Past, Prediction, Progress, Recipe, Sample, Stateful,
@@ -28,7 +29,7 @@ class R2D2Config(AlgoConfig):
     """Recurrent replay."""
 
     actions = "discrete"
-    lr: Rate = 5e-4
+    lr: RateSchedule = constant(5e-4)
     optim: nn.OptimConfig = nn.OptimConfig()
     gamma: float = Field(0.99, ge=0, le=1)
     n_step: int = Field(3, ge=1, le=1_000)
@@ -63,12 +64,12 @@ class R2D2(Algorithm[Sample[Transition], Sample[Transition]]):
         self.cfg, self.sync_every = cfg, cfg.target_every
         self.model = nn.QNet(cfg.net, spec, nn.discrete_actions(cfg, spec), cfg.dueling, cfg.replay.warms)
         self.target = nn.Lagged(self.model)
-        self.optim = nn.optimiser(cfg.optim, self.model, lr=cfg.lr, max_norm=cfg.max_norm, eps=1e-3)
+        self.optim = nn.optimiser(cfg.optim, self.model, lr=cfg.lr(0.0), max_norm=cfg.max_norm, eps=1e-3)
 
     # ------------------------------------------------------------ acting
 
     def knobs(self, at: Progress) -> Mapping[str, float]:
-        return {"epsilon": self.cfg.epsilon(at.fraction)}
+        return {"epsilon": self.cfg.epsilon(at.fraction), "lr": self.cfg.lr(at.fraction)}
 
     def draws(self) -> Draws:
         return Draws(explore=ops.Greedy.draws)  # a coin and a random legal action per slot
@@ -95,7 +96,7 @@ class R2D2(Algorithm[Sample[Transition], Sample[Transition]]):
         q = ops.pick(self.model.value(t.obs, t.past)[0], t.action)  # rows of the burn-in have no gradient and no weight
         error = q - goal
         loss = ops.weighted_mean(0.5 * error.square(), weight)
-        norm = self.optim.step(loss)
+        norm = self.optim.step(loss, knobs["lr"])
         value = ops.weighted_mean(ops.unrescale(q.detach(), eps), weight)
         metrics = {"loss": loss.detach(), "q": value, "grad_norm": norm}
         return Update(metrics, ops.sequence_priority(error.detach(), weight, self.cfg.eta))
