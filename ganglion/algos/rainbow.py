@@ -15,7 +15,7 @@ from torch import Tensor
 from ganglion import buffers, nn, ops
 from ganglion.config import (
     AlgoConfig, BufferConfig, Count, LimiterConfig, Positive, ProcessorConfig, RateSchedule, Real, Share, constant,
-    register,
+    linear, register,
 )  # fmt: skip
 from ganglion.core import (
     Acted, Algorithm, Draw, Draws, EnvSpec, Knobs, Noise, Obs, Past, Prediction, Progress, Recipe, Sample, Stateful,
@@ -29,7 +29,7 @@ class RainbowConfig(AlgoConfig):
     """Rainbow."""
 
     actions = "discrete"
-    lr: RateSchedule = constant(2.5e-4)
+    lr: RateSchedule = linear(1e-3, 0.0)
     optim: nn.OptimConfig = nn.OptimConfig()
     gamma: float = Field(0.99, ge=0, le=1)
     n_step: int = Field(3, ge=1, le=1_000)
@@ -39,11 +39,11 @@ class RainbowConfig(AlgoConfig):
     noisy: Positive = 0.5  # spread of noisy weights at the start
     dueling: bool = True
     max_norm: Positive = 10.0
-    target_every: Count = Field(500, ge=1)  # updates between two copies onto the target
+    target_every: Count = Field(200, ge=1)  # updates between two copies onto the target
     epsilon: Share = constant(0.0)  # share of random actions beside the noise
-    net: nn.MLPConfig = nn.MLPConfig(hidden=(120, 84))
-    replay: BufferConfig = buffers.PrioritisedConfig(alpha=0.5)
-    limiter: LimiterConfig = buffers.RatioConfig(opt_interval=10, warmup=1_000)
+    net: nn.MLPConfig = nn.MLPConfig(hidden=(128, 128))
+    replay: BufferConfig = buffers.PrioritisedConfig(alpha=0.5, capacity=100_000)
+    limiter: LimiterConfig = buffers.RatioConfig(opt_interval=4, warmup=1_000)
     processor: ProcessorConfig = buffers.RowsConfig()
 
     def build(self, spec: EnvSpec) -> Rainbow:
