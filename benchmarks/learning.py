@@ -112,7 +112,9 @@ class Job(NamedTuple):
 
 def slug(what: str) -> str:
     """As a part of a file's name."""
-    return "".join(c if c.isalnum() or c in ".=-" else "-" for c in what.replace("--algo ", "").replace(" --env ", "-"))
+    return "".join(
+        c if c.isalnum() or c in ".=-_" else "-" for c in what.replace("--algo ", "").replace(" --env ", "-")
+    )
 
 
 def beside(folder: Path, kind: str) -> Path:
@@ -245,7 +247,8 @@ HEAD = """# Learning: what the zoo's presets reach
 
 Mean return over {episodes} episodes of the deterministic agent, on seeds that neither trained it nor chose the model,
 for **best** (the model of the best evaluation during training) and **last** (the model at the end of the budget).
-Intervals are 95 % over the training seeds (Student's t). **Reached** counts the seeds whose best model reaches the aim.
+Intervals are 95 % over the training seeds (Student's t). **Reached** counts the seeds whose best model, then those whose
+last model reaches the aim.
 **Training** is the mean return of the exploring agent over the last tenth of the budget. Time is one run on one core
 beside others: a rough guide, nothing more.
 
@@ -270,7 +273,7 @@ def table(results: Results, given: list[str]) -> str:
     more = "".join(f" {word}" for word in given)
     command = f"python benchmarks/learning.py{' --set' if more else ''}{more}"
     head = HEAD.format(episodes=EPISODES, first=FIRST, test=TEST, command=command, machine=machine, more=more)
-    titles = ["preset", "env steps", "aim", "reached", "best", "last", "training", "minutes"]
+    titles = ["preset", "env steps", "aim", "reached: best, last", "best", "last", "training", "minutes"]
     there = [preset for preset in AIMS if results.of(preset)]
     rows = [row(preset, AIMS[preset], results) for preset in there]
     each = ["", "## Every seed", "", "Best / last. Bold: the best model is below the aim.", ""]
@@ -292,7 +295,8 @@ def row(preset: str, aim: Aim, results: Results) -> list[str]:
     runs = results.of(preset)
     budget = f"{config(preset).train.budget.count:,.0f}"
     promise = f"{aim.reach:g} by {aim.needed} of {aim.seeds}"
-    reached = f"{sum(run['best']['mean'] >= aim.reach for run in runs)} of {len(runs)}"
+    counts = [sum(run[which]["mean"] >= aim.reach for run in runs) for which in ("best", "last")]
+    reached = f"{counts[0]}, {counts[1]} of {len(runs)}"
     if len(runs) < aim.seeds:
         reached += " run so far"
     best, last = (spread([run[which]["mean"] for run in runs], fine(preset, 1)) for which in ("best", "last"))
@@ -437,7 +441,8 @@ def main() -> int:
     for file in args.merge or ():
         for line in file.read_text().splitlines():
             run = json.loads(line)
-            if run["preset"] in AIMS and run["settings"] == settings(run["preset"]):
+            fresh = run["seed"] >= FIRST  # those below are for tuning
+            if fresh and run["preset"] in AIMS and run["settings"] == settings(run["preset"]):
                 results.add(run)
     failed = 0
     if not (args.table or args.merge):
