@@ -248,8 +248,8 @@ HEAD = """# Learning: what the zoo's presets reach
 Mean return over {episodes} episodes of the deterministic agent, on seeds that neither trained it nor chose the model,
 for **best** (the model of the best evaluation during training) and **last** (the model at the end of the budget).
 Intervals are 95 % over the training seeds (Student's t). **Reached** counts the seeds whose best model reaches the aim,
-then those whose last model does. **Training** is the mean return of the exploring agent over the last tenth of the budget. Time is one run on one core
-beside others: a rough guide, nothing more.
+then those whose last model does. **Training** is the mean return of the exploring agent over the last tenth of the
+budget. Time is one run on one core beside others: a rough guide, nothing more.
 
 Presets were tuned with training seeds below {first} and other test episodes; these seeds were run once, with the
 presets as they are.
