@@ -42,10 +42,10 @@ ENVS = {
 }
 QUIET = ["log={every: 5k steps, writers: [jsonl]}", "run.device=cpu", "run.threads=1"]
 TRAINED = {  # name: preset and settings
-    "pendulum-medium": ["pendulum/sac", "train.budget=3k steps"],
+    "pendulum-medium": ["pendulum/sac", "train.target=-700.0"],  # stops there
     "pendulum-expert": ["pendulum/sac", "train.budget=15k steps"],
     "pendulum-judged": ["pendulum/ppo", "save={every: 10k steps, keep: 20}"],
-    "cartpole-medium": ["cartpole/ppo", "train.budget=12k steps"],
+    "cartpole-medium": ["cartpole/ppo", "train.target=200.0"],
     "cartpole-expert": ["cartpole/ppo"],
     "cartpole-judged": ["cartpole/ppo", "save={every: 5k steps, keep: 20}"],
     "mountaincar-expert": ["mountaincar/dqn"],
