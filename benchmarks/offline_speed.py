@@ -1,4 +1,4 @@
-"""Gradient steps per CPU second of offline algorithms, beside d3rlpy, in turns: 17 observed numbers, 6 actions, batch 256.
+"""Gradient steps per CPU second of offline algorithms, beside d3rlpy, in turns: batch 256, obs 17, actions 6.
 
     python -m benchmarks.offline_speed --peer PYTHON     an interpreter that has d3rlpy; without one: ours alone
 

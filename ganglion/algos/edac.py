@@ -23,7 +23,7 @@ from ganglion.core import (
 )  # fmt: skip
 from ganglion.nn.actor_critics import Critics, GaussianActor, SoftActorCritics, bounded
 
-STEP = 0.05  # in units of half the range, over which slopes along the action are measured
+STEP = 0.2  # in units of half the range, over which slopes along the action are measured
 
 
 @register("algo", "edac")
@@ -125,7 +125,7 @@ class EDAC(Algorithm[Sample[Transition], Sample[Transition]]):
         moved = (t.action.unsqueeze(1) + moves).flatten(1, 2)  # [T, A B, ...]
         features = self.model.critics.encoder(t.obs, t.past)[0].repeat(1, n, 1)
         slopes = (self.model.critics.nets(features, moved).unflatten(2, (n, -1)) - q.unsqueeze(2)) / STEP
-        directions = slopes / slopes.square().sum(2, keepdim=True).add(1e-12).sqrt()  # [critics, T, A, B]
+        directions = slopes / slopes.square().sum(2, keepdim=True).add(1e-8).sqrt()  # [critics, T, A, B]
         return (directions.sum(0).square().sum(1) - count) / (count - 1)  # of all pairs, without those with themselves
 
     def parts(self) -> Mapping[str, Stateful]:

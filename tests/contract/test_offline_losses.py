@@ -193,8 +193,8 @@ def test_edac() -> None:
     slopes = np.zeros((count, len(q[0]), size))
     for i in range(size):
         moved = t.action.clone()
-        moved[..., i] += 0.05 * half[i]
-        slopes[:, :, i] = (said(before.model.value(t.obs, t.past, moved)[0])[:, 0] - q) / 0.05
+        moved[..., i] += 0.2 * half[i]
+        slopes[:, :, i] = (said(before.model.value(t.obs, t.past, moved)[0])[:, 0] - q) / 0.2
     alike = {}
     for b in seen.rows:
         pairs = [(i, j) for i in range(count) for j in range(count) if i != j]
