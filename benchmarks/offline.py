@@ -138,7 +138,7 @@ def imitate(folder: Path, task: str, algo: str, seed: int) -> dict[str, Any]:
     """From 10 trajectories of the expert, 5 on MountainCar."""
     shown = folder / f"{task}-shown"
     more = {
-        "sqil": [f"algo.inner={INNER[task]}"], "gail": [f"algo.inner={INNER[task]}"],
+        "sqil": [f"algo.inner={INNER.get(task)}"], "gail": [f"algo.inner={INNER.get(task)}"],
         "dqfd": ["algo.lr=1e-3", "algo.target_every=150", "data.share=0.25", "data.pretrain=3k", "algo.n_step=10",
                  "algo.limiter={opt_interval: 2, warmup: 1000}", "algo.replay.capacity=50k"],
         "dqn": ["algo.lr=1e-3", "algo.n_step=10", "algo.target_every=150", "algo.replay.capacity=50k",
