@@ -170,7 +170,7 @@ def valued(folder: Path, task: str, checkpoint: str) -> dict[str, Any]:
     """An agent's discounted value: by playing, and from rows of another one."""
     run = str(folder / "runs" / f"{task}-judged")
     agent = load_agents(run, checkpoint)[1][0][1]
-    played = evaluation.behaviour(record_run(run, 400, 7, checkpoint), GAMMA[task]).value
+    played = evaluation.behaviour(record_run(run, 200, 7, checkpoint), GAMMA[task]).value
     data = fitted(files.read(folder / f"{task}-evidence"), env_spec(task))
     s = evaluation.Settings(gamma=GAMMA[task], stochastic=True)
     steps = evaluation.steps_of(agent, data, s)
