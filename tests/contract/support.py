@@ -155,13 +155,17 @@ class Cell(NamedTuple):
     why: str = ""  # of a no: what a user is told
 
 
+def resolved(algo: str, more: Mapping[str, Any] = {}) -> RunConfig:
+    """The small settings of an algorithm with others laid over them."""
+    return resolve({"algo": {"kind": algo, **over(ROWS[algo], **more)}, "env": {"kind": "toy", "id": "chain"}})
+
+
 def attempt(algo: str, name: str) -> Cell:
     """What comes of a feature asked of an algorithm: it works, or it is refused in a line. All else is raised."""
     feature, kind = FEATURES[name], registry.lookup("algo", algo)
     spec = EnvSpec(feature.obs, feature.action or NATIVE[kind.actions], feature.slots, "world")
-    asked = {"algo": {"kind": algo, **over(ROWS[algo], **feature.settings)}, "env": {"kind": "toy", "id": "chain"}}
     try:
-        cfg = resolve(asked).algo
+        cfg = resolved(algo, feature.settings).algo
         (feature.run or updates)(cfg, spec)
     except UserError as error:
         if "env.wrap=[joint]" not in str(error) or feature.action is None:
