@@ -33,6 +33,7 @@ TABLE: dict[str, dict[str, str]] = {
         "dqn": "ganglion.algos.dqn",
         "flashsac": "ganglion.algos.flashsac",
         "fqf": "ganglion.algos.fqf",
+        "hybrid_sac": "ganglion.algos.hybrid_sac",
         "impala": "ganglion.algos.impala",
         "iql": "ganglion.algos.iql",
         "iqn": "ganglion.algos.iqn",
