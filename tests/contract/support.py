@@ -43,10 +43,13 @@ from tests.contract.worlds import (
 
 PAGE = Path(__file__).parents[2] / "docs" / "support.md"
 Settings = dict[str, Any]
+NOTHING: Settings = {}
 
+WITHIN: Settings = {"inner": {"kind": "discrete_sac", **SAC}}  # of algorithms that hold another
 ROWS: dict[str, Settings] = {
     "a2c": ROLLOUT,
     "acer": ACER,
+    "airl": WITHIN,
     "awac": SAC,
     "bc": SAC,
     "bootstrapped_dqn": DQN,
@@ -56,9 +59,11 @@ ROWS: dict[str, Settings] = {
     "d4pg": SAC,
     "ddpg": SAC,
     "discrete_sac": SAC,
+    "dqfd": DQN,
     "dqn": DQN,
     "flashsac": FLASH,
     "fqf": over(DQN, fractions=4),
+    "gail": WITHIN,
     "hybrid_sac": SAC,
     "impala": IMPALA,
     "iql": SAC,
@@ -73,6 +78,7 @@ ROWS: dict[str, Settings] = {
     "redq": over(SAC, critics=3, delay=2),
     "reinforce": ROLLOUT,
     "sac": SAC,
+    "sqil": WITHIN,
     "td3": SAC,
     "td3_bc": SAC,
     "tqc": SAC,
@@ -160,14 +166,18 @@ class Cell(NamedTuple):
     why: str = ""  # of a no: what a user is told
 
 
-def resolved(algo: str, more: Mapping[str, Any] = {}) -> RunConfig:
-    """The small settings of an algorithm with others laid over them."""
-    return resolve({"algo": {"kind": algo, **over(ROWS[algo], **more)}, "env": {"kind": "toy", "id": "chain"}})
+def resolved(algo: str, more: Settings = NOTHING) -> RunConfig:
+    """The small settings of an algorithm with others laid over them, or over those of the algorithm that it holds."""
+    own = ROWS[algo]
+    laid = {"inner": over(own["inner"], **more)} if "inner" in own and "bonus" not in more else over(own, **more)
+    return resolve({"algo": {"kind": algo, **laid}, "env": {"kind": "toy", "id": "chain"}})
 
 
 def attempt(algo: str, name: str) -> Cell:
     """What comes of a feature asked of an algorithm: it works, or it is refused in a line. All else is raised."""
     feature, kind = FEATURES[name], registry.lookup("algo", algo)
+    if kind.imitates and feature.run in (seeds, through_broker):
+        return Cell("-")
     action, obs = feature.action or NATIVE[kind.actions], feature.obs
     if kind.actions == "hybrid" and feature.hybrid is not None:
         action, obs = HYBRID, feature.hybrid

@@ -31,19 +31,20 @@ def test_the_row_of_an_algorithm(algo: str):
     for name, cell in cells.items():
         if cell.mark == "no":
             assert reason(cell.why) in told, "make the table anew: python -m tests.contract.support"
-            helps = ("Algorithms with it", "Try ", "ecurrent", "Accepted")
+            helps = ("Algorithms with it", "Try ", "ecurrent", "Accepted", "such as")
             assert any(words in cell.why for words in helps), f"{name}: {cell.why}"
 
 
 def section(algo: str) -> str:
     """What docs/algorithms.md says of an algorithm."""
     page = (PAGE.parent / "algorithms.md").read_text(encoding="utf-8")
-    return page.partition(f"\n## {algo}\n")[2].partition("\n## ")[0]
+    return " ".join(page.partition(f"\n## {algo}\n")[2].partition("\n## ")[0].split())
 
 
 def explained(algo: str) -> set[str]:
     """Names in its section, and in those of algorithms whose metrics it has, too."""
     others = re.findall(r"Metrics: those of \[(\w+)\]", section(algo))
+    others += ["sac"] if "Metrics: those of `inner`" in section(algo) else []
     return set(re.findall(r"`(\w+)`", section(algo))).union(*map(explained, others))
 
 
