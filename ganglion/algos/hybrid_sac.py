@@ -83,7 +83,7 @@ class HybridCritics(nn.Encoded):
         return self.nets(features, action), memory
 
 
-class Networks(ActorCritics[HybridCritics]):
+class HybridActorCritics(ActorCritics[HybridCritics]):
     """Actor and critics, with the logarithms of two temperatures: of the choice, and of the numbers."""
 
     def __init__(self, actor: HybridActor, critics: HybridCritics, temperature: float) -> None:
@@ -94,7 +94,7 @@ class Networks(ActorCritics[HybridCritics]):
 class HybridSAC(Algorithm[Sample[Transition], Sample[Transition]]):
     """A stochastic actor that chooses, and says numbers, seeking value and both entropies at once."""
 
-    model: Networks
+    model: HybridActorCritics
 
     def __init__(self, cfg: HybridSACConfig, spec: EnvSpec) -> None:
         cfg.check_actions(spec)
@@ -104,8 +104,8 @@ class HybridSAC(Algorithm[Sample[Transition], Sample[Transition]]):
         self.boxes = {name: part.size for name, part in self.space.items.items() if type(part) is Box}
         ((self.choice, self.choices),) = ((k, p.n) for k, p in self.space.items.items() if type(p) is Discrete)
         self.numbers = sum(self.boxes.values())
-        actor = HybridActor(cfg, spec, self.space)
-        self.model = Networks(actor, HybridCritics(cfg, spec, self.numbers, self.choices), cfg.temperature or 1.0)
+        actor, critics = HybridActor(cfg, spec, self.space), HybridCritics(cfg, spec, self.numbers, self.choices)
+        self.model = HybridActorCritics(actor, critics, cfg.temperature or 1.0)
         self.target = nn.Lagged(self.model.critics)
         self.actor_optim = nn.optimiser(cfg.optim, actor, lr=cfg.lr, max_norm=limit)
         self.critic_optim = nn.optimiser(cfg.optim, self.model.critics, lr=cfg.lr_critic, max_norm=limit)
