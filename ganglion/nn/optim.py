@@ -15,6 +15,18 @@ from ganglion.config import Config, NonNegative, Positive
 from ganglion.core import State
 from ganglion.errors import UserError
 from ganglion.nn.kernels import cpu_adam
+from ganglion.torch_private import (
+    foreach_add_,
+    foreach_addcmul_,
+    foreach_div,
+    foreach_div_,
+    foreach_lerp_,
+    foreach_mul,
+    foreach_mul_,
+    foreach_norm,
+    foreach_sqrt,
+    foreach_sub_,
+)
 
 Grads = Sequence[Tensor]
 TINY = 1e-30  # moves no parameter; a mean without new gradients would shrink to numbers that processors are slow with
@@ -28,7 +40,7 @@ def norms(grads: list[Tensor]) -> list[Tensor]:
     """The norm of each: one operation when eager; a compiler fuses them only one by one."""
     if torch.compiler.is_compiling():
         return [torch.linalg.vector_norm(grad) for grad in grads]
-    return list(torch._foreach_norm(grads))
+    return list(foreach_norm(grads))
 
 
 def correction(base: float, count: Tensor) -> Tensor:
@@ -130,7 +142,7 @@ class Optimiser(ABC):
             if self.rules.ruled:
                 grads = self.treated(grads)
             elif self.max_norm < inf:
-                grads = torch._foreach_mul(list(grads), (self.max_norm / (norm + 1e-6)).clamp(max=1.0))
+                grads = foreach_mul(list(grads), (self.max_norm / (norm + 1e-6)).clamp(max=1.0))
             self.count.add_(1)
             self.apply(list(grads), self.lr if lr is None else lr)
         return norm
@@ -187,24 +199,24 @@ class Adam(Optimiser):
     def apply(self, grads: list[Tensor], lr: float | Tensor) -> None:
         beta1, beta2 = self.beta1, self.forgets
         if self.weight_decay:
-            torch._foreach_mul_(self.params, 1 - lr * self.weight_decay)
+            foreach_mul_(self.params, 1 - lr * self.weight_decay)
         if cpu_adam.fits(self.params):
             kept = self.params, grads, self.mean, self.square, self.count
             cpu_adam.step(*kept, lr=lr, betas=(beta1, beta2), eps=self.eps)
             return
-        torch._foreach_lerp_(self.mean, grads, 1 - beta1)
+        foreach_lerp_(self.mean, grads, 1 - beta1)
         if torch.compiler.is_compiling():  # costs a SAC update 1 %; after some hundred of them it saves 3 %
             for mean in self.mean:
                 mean.mul_(mean.abs() > TINY)
-        torch._foreach_mul_(self.square, beta2)
-        torch._foreach_addcmul_(self.square, grads, grads, 1 - beta2)
+        foreach_mul_(self.square, beta2)
+        foreach_addcmul_(self.square, grads, grads, 1 - beta2)
         size = lr / correction(beta1, self.count)
-        scale = torch._foreach_sqrt(self.square)
-        torch._foreach_div_(scale, correction(beta2, self.count).sqrt())
-        torch._foreach_add_(scale, self.eps)
-        change = torch._foreach_div(self.mean, scale)
-        torch._foreach_mul_(change, size)
-        torch._foreach_sub_(self.params, change)
+        scale = foreach_sqrt(self.square)
+        foreach_div_(scale, correction(beta2, self.count).sqrt())
+        foreach_add_(scale, self.eps)
+        change = foreach_div(self.mean, scale)
+        foreach_mul_(change, size)
+        foreach_sub_(self.params, change)
 
 
 class RMSprop(Optimiser):
@@ -221,13 +233,13 @@ class RMSprop(Optimiser):
         return {"square": self.square}
 
     def apply(self, grads: list[Tensor], lr: float | Tensor) -> None:
-        torch._foreach_mul_(self.square, self.decay)
-        torch._foreach_addcmul_(self.square, grads, grads, 1 - self.decay)
-        scale = torch._foreach_sqrt(self.square)
-        torch._foreach_add_(scale, self.eps)
-        change = torch._foreach_div(grads, scale)
-        torch._foreach_mul_(change, lr)
-        torch._foreach_sub_(self.params, change)
+        foreach_mul_(self.square, self.decay)
+        foreach_addcmul_(self.square, grads, grads, 1 - self.decay)
+        scale = foreach_sqrt(self.square)
+        foreach_add_(scale, self.eps)
+        change = foreach_div(grads, scale)
+        foreach_mul_(change, lr)
+        foreach_sub_(self.params, change)
 
 
 def optimiser(
