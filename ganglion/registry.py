@@ -89,6 +89,7 @@ TABLE: dict[str, dict[str, str]] = {
         "rows": "ganglion.buffers.processors",
     },
     "wrapper": {
+        "identity": "ganglion.envs.wrappers",
         "previous": "ganglion.envs.wrappers",
     },
     "mode": {

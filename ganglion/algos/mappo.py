@@ -17,6 +17,7 @@ from pydantic import Field
 from torch import Tensor
 
 from ganglion import buffers, nn, ops
+from ganglion.buffers.copies import ByCopy, Pay, check_minibatches
 from ganglion.config import (
     AlgoConfig, Amount, Count, Positive, ProcessorConfig, RateSchedule, constant, linear, register,
 )  # fmt: skip
@@ -24,6 +25,8 @@ from ganglion.core import (
     Acted, Action, Algorithm, Draws, EnvSpec, Knobs, Memory, Model, Noise, Obs, Past, Prediction, Progress, Recipe,
     Rollout, Stateful, Update,
 )  # fmt: skip
+from ganglion.nn.central import CentralEncoder
+from ganglion.ops.agents import by_slot, whole
 
 
 @register("algo", "mappo")
@@ -45,7 +48,7 @@ class MAPPOConfig(AlgoConfig):
     max_norm: Positive = 10.0
     max_kl: Positive | None = None  # ends a learning phase early; costs one sync per epoch
     max_lag: Count = Field(16, ge=0)  # rollouts behind which one of a remote explorer is dropped
-    reward: buffers.Pay = "sum"  # of the agents: the team's
+    reward: Pay = "sum"  # of the agents: the team's
     net: nn.MLPConfig = nn.MLPConfig(hidden=(64, 64), activation="tanh", init="orthogonal")
     critic: nn.MLPConfig = nn.MLPConfig(hidden=(64, 64), activation="tanh", init="orthogonal")  # without a memory
     processor: ProcessorConfig = buffers.RowsConfig()
@@ -57,7 +60,7 @@ class MAPPOConfig(AlgoConfig):
         """What to plug around the algorithm: read here, built by runtime.build."""
         lag = self.max_lag * self.epochs * self.minibatches  # in updates
         rollouts = buffers.RolloutConfig().rollouts(self.gamma, self.horizon)
-        return Recipe(self.processor, buffers.ByCopy(rollouts, self.reward), buffers.ReadyConfig(), lag)
+        return Recipe(self.processor, ByCopy(rollouts, self.reward), buffers.ReadyConfig(), lag)
 
 
 class Actor(nn.Encoded):
@@ -80,7 +83,7 @@ class Critic(Model):
 
     def __init__(self, cfg: MAPPOConfig, spec: EnvSpec) -> None:
         super().__init__()
-        self.central = nn.CentralEncoder(cfg.critic, spec)
+        self.central = CentralEncoder(cfg.critic, spec)
         self.body = cfg.critic.body(self.central.out)
         self.head = nn.ValueHead(self.body, cfg.critic.init)
 
@@ -112,7 +115,7 @@ class MAPPO(Algorithm[Rollout, Minibatch]):
 
     def __init__(self, cfg: MAPPOConfig, spec: EnvSpec) -> None:
         self.cfg, self.spec, self.agents, self.passes = cfg, spec, len(spec.agents), cfg.epochs
-        buffers.check_minibatches(cfg.minibatches, spec, cfg.horizon, cfg.net.recurrent)
+        check_minibatches(cfg.minibatches, spec, cfg.horizon, cfg.net.recurrent)
         self.model = Actor(cfg, spec)
         self.optim = nn.optimiser(cfg.optim, self.model, lr=cfg.lr(0.0), max_norm=cfg.max_norm, eps=1e-5)
 
@@ -137,7 +140,7 @@ class MAPPO(Algorithm[Rollout, Minibatch]):
 
     @torch.no_grad()
     def prepare(self, r: Rollout) -> Minibatch:
-        seen, extras = ops.whole(r), r.extras
+        seen, extras = whole(r), r.extras
         value = self.model.critic(seen.copies, seen.there)  # [T + 1, C]; dead rows carry true last observations
         advantage = ops.gae(r.reward, value[:-1], value[1:], r.discount, r.cut, self.cfg.lam)
         acts = ops.decisions(extras["alive"], extras)
@@ -152,9 +155,9 @@ class MAPPO(Algorithm[Rollout, Minibatch]):
         return ops.above(update.metrics["kl"], self.cfg.max_kl)
 
     def learn(self, m: Minibatch, knobs: Knobs, noise: Noise) -> Update:
-        past = Past(*ops.by_slot((m.memory, m.starts)))
-        dist = self.predict(ops.seen_by_slot(m.copies), past, noise).dist
-        action, before, acts = ops.by_slot((m.action, m.logp, m.acts))
+        past = Past(*by_slot((m.memory, m.starts)))
+        dist = self.predict(by_slot(m.copies), past, noise).dist
+        action, before, acts = by_slot((m.action, m.logp, m.acts))
         log_ratio = torch.where(acts, dist.log_prob(action) - before, 0.0)
         advantage = ops.normalise(m.advantage, m.valid) if self.cfg.normalise_advantage else m.advantage
         surrogate = ops.clipped_surrogate(log_ratio, advantage.repeat(1, self.agents), knobs["clip"])

@@ -15,6 +15,7 @@ from pydantic import Field
 from torch import Tensor
 
 from ganglion import buffers, nn, ops
+from ganglion.buffers.copies import ByCopy, Pay, check_minibatches
 from ganglion.config import (
     AlgoConfig, Count, Positive, ProcessorConfig, RateSchedule, Share, linear, register,
 )  # fmt: skip
@@ -22,6 +23,7 @@ from ganglion.core import (
     Acted, Action, Algorithm, Draws, EnvSpec, Knobs, Memory, Noise, Obs, Past, Prediction, Progress, Recipe, Rollout,
     Stateful, Update,
 )  # fmt: skip
+from ganglion.ops.agents import by_copy, by_slot, team_sum
 
 
 @register("algo", "pqn_vdn")
@@ -39,7 +41,7 @@ class PQNVDNConfig(AlgoConfig):
     max_norm: Positive = 10.0
     max_lag: Count = Field(4, ge=0)  # rollouts behind which one from elsewhere is dropped
     epsilon: Share = linear(1.0, 0.05, until=0.5)  # share of random actions, over the budget
-    reward: buffers.Pay = "sum"  # of the agents: the team's
+    reward: Pay = "sum"  # of the agents: the team's
     net: nn.MLPConfig = nn.MLPConfig(hidden=(128, 128), norm="layer")
     processor: ProcessorConfig = buffers.RowsConfig()
 
@@ -50,7 +52,7 @@ class PQNVDNConfig(AlgoConfig):
         """What to plug around the algorithm: read here, built by runtime.build."""
         lag = self.max_lag * self.epochs * self.minibatches  # in updates
         rollouts = buffers.RolloutConfig().rollouts(self.gamma, self.horizon)
-        return Recipe(self.processor, buffers.ByCopy(rollouts, self.reward), buffers.ReadyConfig(), lag)
+        return Recipe(self.processor, ByCopy(rollouts, self.reward), buffers.ReadyConfig(), lag)
 
 
 class Minibatch(NamedTuple):
@@ -72,7 +74,7 @@ class PQNVDN(Algorithm[Rollout, Minibatch]):
 
     def __init__(self, cfg: PQNVDNConfig, spec: EnvSpec) -> None:
         self.cfg, self.agents, self.passes = cfg, len(spec.agents), cfg.epochs
-        buffers.check_minibatches(cfg.minibatches, spec, cfg.horizon, cfg.net.recurrent)
+        check_minibatches(cfg.minibatches, spec, cfg.horizon, cfg.net.recurrent)
         self.model = nn.QNet(cfg.net, spec, nn.discrete_actions(cfg, spec), False, 0)
         self.optim = nn.optimiser(cfg.optim, self.model, lr=cfg.lr(0.0), max_norm=cfg.max_norm, eps=1e-5)
 
@@ -100,22 +102,21 @@ class PQNVDN(Algorithm[Rollout, Minibatch]):
         value, alive = r.extras["value"], r.extras["alive"]
         obs, past = r.last
         start = past.start.repeat(1, self.agents)
-        own = Past(ops.by_slot(past.memory), start)
-        last = self.predict(ops.seen_by_slot(obs), own, self.neutral(start)).value
-        later = torch.cat([value[1:], ops.by_copy(last, self.agents)])  # dead rows carry true last observations
-        after = ops.team_sum(later, r.extras["survives"])
+        own = Past(by_slot(past.memory), start)
+        last = self.predict(by_slot(obs), own, self.neutral(start)).value
+        later = torch.cat([value[1:], by_copy(last, self.agents)])  # dead rows carry true last observations
+        after = team_sum(later, r.extras["survives"])
         goal = ops.lambda_returns(r.reward, after, r.discount, r.cut, self.cfg.lam)
-        obs = ops.by_copy(ops.seen_by_slot(r.obs), self.agents)
-        m = Minibatch(goal, r.valid, obs, r.action, alive, r.past.memory, r.extras["starts"])
+        m = Minibatch(goal, r.valid, r.obs, r.action, alive, r.past.memory, r.extras["starts"])
         return m if self.model.recurrent else ops.fold(m)
 
     def plan(self, rows: int, noise: Noise) -> Tensor:
         return ops.shuffled(rows, self.cfg.epochs, self.cfg.minibatches, noise)  # [epochs * minibatches, rows each]
 
     def learn(self, m: Minibatch, knobs: Knobs, noise: Noise) -> Update:
-        obs, *past = ops.by_slot((m.obs, m.memory, m.starts))
+        obs, *past = by_slot((m.obs, m.memory, m.starts))
         every, _ = self.model.value(obs, Past(*past))
-        q = ops.team_sum(ops.pick(ops.by_copy(every, self.agents), m.action), m.alive)
+        q = team_sum(ops.pick(by_copy(every, self.agents), m.action), m.alive)
         loss = ops.masked_mean(0.5 * (q - m.goal).square(), m.valid)
         norm = self.optim.step(loss, lr=knobs["lr"])
         metrics = {"loss": loss.detach(), "q": ops.masked_mean(q.detach(), m.valid), "grad_norm": norm}

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn.functional import elu
 
 from ganglion import buffers, nn, ops
+from ganglion.buffers.copies import ByCopy, Pay
 from ganglion.config import (
     AlgoConfig, BufferConfig, Count, LimiterConfig, Positive, ProcessorConfig, RateSchedule, Share, constant, linear,
     register,
@@ -24,6 +25,8 @@ from ganglion.core import (
     Acted, Algorithm, Draws, EnvSpec, Knobs, Memory, Model, Noise, Obs, Past, Prediction, Progress, Recipe, Rollout,
     Sample, Stateful, Update,
 )  # fmt: skip
+from ganglion.nn.central import CentralEncoder
+from ganglion.ops.agents import Whole, blank, by_copy, whole
 
 
 @register("algo", "qmix")
@@ -42,7 +45,7 @@ class QMIXConfig(AlgoConfig):
     target_every: Count = Field(200, ge=1)  # updates between two copies onto the target
     tau: float | None = Field(None, gt=0, le=1)  # instead of copies: how far the target moves at every update
     epsilon: Share = linear(1.0, 0.05, until=0.5)  # share of random actions, over the budget
-    reward: buffers.Pay = "sum"  # of the agents: the team's
+    reward: Pay = "sum"  # of the agents: the team's
     net: nn.MLPConfig = nn.MLPConfig(hidden=(128, 128))
     mixer: nn.MLPConfig = nn.MLPConfig(hidden=(64,))  # from the state to the mixer's weights
     replay: BufferConfig = buffers.ReplayConfig(capacity=100_000, batch=64)  # in rows of copies
@@ -55,7 +58,7 @@ class QMIXConfig(AlgoConfig):
     def recipe(self, spec: EnvSpec) -> Recipe:
         """What to plug around the algorithm: read here, built by runtime.build."""
         rollouts = self.replay.rollouts(self.gamma, 16 if self.net.recurrent else 1)
-        return Recipe(self.processor, buffers.ByCopy(rollouts, self.reward), self.limiter)
+        return Recipe(self.processor, ByCopy(rollouts, self.reward), self.limiter)
 
 
 class Mixer(Model):
@@ -63,7 +66,7 @@ class Mixer(Model):
 
     def __init__(self, cfg: QMIXConfig, spec: EnvSpec) -> None:
         super().__init__()
-        self.central = nn.CentralEncoder(cfg.mixer, spec)
+        self.central = CentralEncoder(cfg.mixer, spec)
         self.body = cfg.mixer.body(self.central.out)
         self.agents, self.units = len(spec.agents), cfg.mixed
         self.sizes = [self.agents * cfg.mixed, cfg.mixed, cfg.mixed, 1]
@@ -122,11 +125,11 @@ class QMIX(Algorithm[Sample[Rollout], Sample[Rollout]]):
     # ------------------------------------------------------------ learning
 
     def learn(self, mini: Sample[Rollout], knobs: Knobs, noise: Noise) -> Update:
-        r, seen = mini.data, ops.whole(mini.data)
+        r, seen = mini.data, whole(mini.data)
         every, _ = self.model.value(seen.obs, seen.past)  # [T + 1, B, A]
-        own = ops.pick(ops.by_copy(every, self.agents)[:-1], r.action)
+        own = ops.pick(by_copy(every, self.agents)[:-1], r.action)
         alive = r.extras["alive"]
-        q = self.model.mixer(ops.blank(own, alive), r.obs, alive)  # [T, C]
+        q = self.model.mixer(blank(own, alive), r.obs, alive)  # [T, C]
         with torch.no_grad():
             goal = ops.lambda_returns(r.reward, self.best(every, seen)[1:], r.discount, r.cut, self.cfg.lam)
             weight = torch.where(q > goal, mini.weight * self.cfg.optimism, mini.weight)
@@ -138,12 +141,12 @@ class QMIX(Algorithm[Sample[Rollout], Sample[Rollout]]):
         metrics = {"loss": loss.detach(), "q": ops.weighted_mean(q.detach(), mini.weight), "grad_norm": norm}
         return Update(metrics, ops.sequence_priority(error.detach(), mini.weight))
 
-    def best(self, every: Tensor, seen: ops.Whole) -> Tensor:
+    def best(self, every: Tensor, seen: Whole) -> Tensor:
         """What the target says of the team's best actions, [T + 1, C]."""
         target, _ = self.target.value(seen.obs, seen.past)
         choice = ops.best(every if self.cfg.double else target, ops.mask(seen.obs))
-        own = ops.by_copy(ops.pick(target, choice), self.agents)
-        return self.target.net.mixer(ops.blank(own, seen.there), seen.copies, seen.there)
+        own = by_copy(ops.pick(target, choice), self.agents)
+        return self.target.net.mixer(blank(own, seen.there), seen.copies, seen.there)
 
     def sync_target(self) -> None:
         self.target.copy(self.model)

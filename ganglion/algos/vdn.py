@@ -16,6 +16,7 @@ from pydantic import Field
 from torch import Tensor
 
 from ganglion import buffers, nn, ops
+from ganglion.buffers.copies import ByCopy, Pay
 from ganglion.config import (
     AlgoConfig, BufferConfig, Count, LimiterConfig, Positive, ProcessorConfig, RateSchedule, Share, constant, linear,
     register,
@@ -24,6 +25,7 @@ from ganglion.core import (
     Acted, Algorithm, Draws, EnvSpec, Knobs, Noise, Obs, Past, Prediction, Progress, Recipe, Rollout, Sample, Stateful,
     Update,
 )  # fmt: skip
+from ganglion.ops.agents import Whole, by_copy, team_sum, whole
 
 
 @register("algo", "vdn")
@@ -42,7 +44,7 @@ class VDNConfig(AlgoConfig):
     target_every: Count = Field(200, ge=1)  # updates between two copies onto the target
     tau: float | None = Field(None, gt=0, le=1)  # instead of copies: how far the target moves at every update
     epsilon: Share = linear(1.0, 0.05, until=0.5)  # share of random actions, over the budget
-    reward: buffers.Pay = "sum"  # of the agents: the team's
+    reward: Pay = "sum"  # of the agents: the team's
     net: nn.MLPConfig = nn.MLPConfig(hidden=(128, 128))
     replay: BufferConfig = buffers.ReplayConfig(capacity=100_000, batch=64)  # in rows of copies
     limiter: LimiterConfig = buffers.RatioConfig(opt_interval=16, warmup=1_000)
@@ -54,7 +56,7 @@ class VDNConfig(AlgoConfig):
     def recipe(self, spec: EnvSpec) -> Recipe:
         """What to plug around the algorithm: read here, built by runtime.build."""
         rollouts = self.replay.rollouts(self.gamma, 16 if self.net.recurrent else 1)
-        return Recipe(self.processor, buffers.ByCopy(rollouts, self.reward), self.limiter)
+        return Recipe(self.processor, ByCopy(rollouts, self.reward), self.limiter)
 
 
 class VDN(Algorithm[Sample[Rollout], Sample[Rollout]]):
@@ -87,12 +89,12 @@ class VDN(Algorithm[Sample[Rollout], Sample[Rollout]]):
     # ------------------------------------------------------------ learning
 
     def learn(self, mini: Sample[Rollout], knobs: Knobs, noise: Noise) -> Update:
-        r, seen = mini.data, ops.whole(mini.data)
+        r, seen = mini.data, whole(mini.data)
         every, _ = self.model.value(seen.obs, seen.past)  # [T + 1, B, A]
-        own = ops.pick(ops.by_copy(every, self.agents)[:-1], r.action)
-        q = ops.team_sum(own, r.extras["alive"])  # [T, C]
+        own = ops.pick(by_copy(every, self.agents)[:-1], r.action)
+        q = team_sum(own, r.extras["alive"])  # [T, C]
         with torch.no_grad():
-            after = ops.team_sum(self.best(every, seen)[1:], r.extras["survives"])
+            after = team_sum(self.best(every, seen)[1:], r.extras["survives"])
             goal = ops.lambda_returns(r.reward, after, r.discount, r.cut, self.cfg.lam)
             weight = torch.where(q > goal, mini.weight * self.cfg.optimism, mini.weight)
         error = q - goal
@@ -103,11 +105,11 @@ class VDN(Algorithm[Sample[Rollout], Sample[Rollout]]):
         metrics = {"loss": loss.detach(), "q": ops.weighted_mean(q.detach(), mini.weight), "grad_norm": norm}
         return Update(metrics, ops.sequence_priority(error.detach(), mini.weight))
 
-    def best(self, every: Tensor, seen: ops.Whole) -> Tensor:
+    def best(self, every: Tensor, seen: Whole) -> Tensor:
         """What the target says of each agent's best action, [T + 1, C, N]."""
         target, _ = self.target.value(seen.obs, seen.past)
         choice = ops.best(every if self.cfg.double else target, ops.mask(seen.obs))
-        return ops.by_copy(ops.pick(target, choice), self.agents)
+        return by_copy(ops.pick(target, choice), self.agents)
 
     def sync_target(self) -> None:
         self.target.copy(self.model)

@@ -1,9 +1,9 @@
 """Rows of copies: what agents that learn together have seen and got at one time is one row, kept and drawn as a whole.
 
 [T, B, ...] of slots becomes [T, C, N, ...] of C copies with N agents. A row's reward is the team's; it is valid while
-some agent lives, and ended when the last one is. The central state is stored once. Beside what `explore` said, `extras`
-have of each agent [T, C, N]: `alive` (its row is a decision to learn from), `survives` (it was alive, and its episode did
-not terminate there: the next row bootstraps it), `starts` (its memory begins there), `rewards` (its own).
+some agent lives, and ended when the last one is. The central state is stored once. Beside what `explore` said,
+`extras` have of each agent [T, C, N]: `alive` (its row is a decision to learn from), `survives` (it was alive, and its
+episode did not terminate there: the next row bootstraps it), `starts` (its memory begins there), `rewards` (its own).
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from torch import Tensor
 
 from ganglion import ops
 from ganglion.config.model import Folded
-from ganglion.core import CENTRAL, Buffer, EnvSpec, Obs, Past, Progress, Row, State
+from ganglion.core import CENTRAL, Buffer, EnvSpec, Obs, Past, Progress, Row, State, central
 from ganglion.errors import UserError
+from ganglion.ops.agents import by_copy, by_slot
 
 Pay = Literal["sum", "mean"]  # how the rewards of agents become the reward of their team
 OWN = ("alive", "survives", "starts", "rewards")
@@ -35,34 +36,32 @@ class ByCopy:
         if self.inner.cfg.rated:
             raise UserError("algo.replay.initial: error is of single agents; those that learn together take largest.")
         copies = replace(spec, slots=spec.copies, agents=("team",), frame=None)
-        return CopyBuffer(self.inner.build(copies, device), len(spec.agents), self.reward)
+        return CopyBuffer(self.inner.build(copies, device), spec, self.reward)
 
 
 class CopyBuffer:
     """Brings rows of slots together before they are kept."""
 
-    def __init__(self, inner: Buffer, agents: int, reward: Pay) -> None:
-        self.inner, self.agents, self.reward, self.fresh = inner, agents, reward, inner.fresh
+    def __init__(self, inner: Buffer, spec: EnvSpec, reward: Pay) -> None:
+        self.inner, self.agents, self.reward, self.fresh = inner, len(spec.agents), reward, inner.fresh
+        self.central = central(spec.obs) is not None
 
     def push(self, rows: Row, ahead: tuple[Obs, Past], at: Progress) -> None:
         obs, past = ahead
-        seen = self.first(self.seen(ops.map_tree(lambda x: x[None], obs)))
-        memory, start = ops.by_copy((past.memory, past.start), self.agents)
+        seen = ops.select(self.seen(ops.map_tree(lambda x: x[None], obs)), 0)
+        memory, start = by_copy((past.memory, past.start), self.agents)
         self.inner.push(self.joined(rows), (seen, Past(memory, start.all(-1))), at)
-
-    def first(self, tree: Any) -> Any:
-        return ops.map_tree(lambda x: x[0], tree)
 
     def seen(self, obs: Obs) -> Obs:
         """Observations by copy; what is central once."""
-        joined = ops.by_copy(obs, self.agents)
-        if isinstance(obs, Mapping) and CENTRAL in obs:
-            joined[CENTRAL] = ops.map_tree(lambda x: x.select(2, 0), joined[CENTRAL])
+        joined = by_copy(obs, self.agents)
+        if self.central:
+            joined[CENTRAL] = ops.map_tree(lambda x: x[:, :, :1], joined[CENTRAL])
         return joined
 
     def joined(self, rows: Row) -> Row:
         """Rows of slots as rows of copies."""
-        r: Row = ops.by_copy(rows._replace(obs=()), self.agents)
+        r: Row = by_copy(rows._replace(obs=()), self.agents)
         goes_on = r.valid & ~(r.terminated | r.truncated)
         left = r.valid & r.truncated & ~r.terminated
         valid, cut = r.valid.any(-1), left.any(-1)
@@ -80,19 +79,18 @@ class CopyBuffer:
 
     def rows(self) -> Row:
         """As they came."""
-        r = self.inner.rows()
-        obs = ops.seen_by_slot(r.obs)
-        if isinstance(r.obs, Mapping) and CENTRAL in r.obs:
-            obs[CENTRAL] = ops.map_tree(self.for_all, r.obs[CENTRAL])
+        r, obs = self.inner.rows(), self.inner.rows().obs
+        if self.central:
+            obs = {**obs, CENTRAL: ops.map_tree(self.for_all, obs[CENTRAL])}
         said = {name: x for name, x in r.extras.items() if name not in OWN}
-        own = {name: r.extras[name] for name in OWN}
-        action, extras, memory, own = ops.by_slot((r.action, said, r.memory, own))
-        flags = (self.for_all(x) for x in (r.terminated, r.truncated))
-        return Row(obs, action, own["rewards"], *flags, own["alive"], own["starts"], extras, memory)
+        over, cut = (self.for_all(x[:, :, None]) for x in (r.terminated, r.truncated))
+        reward, valid, start = (r.extras[name] for name in ("rewards", "alive", "starts"))
+        made: Row = by_slot(Row(obs, r.action, reward, over, cut, valid, start, said, r.memory))
+        return made
 
     def for_all(self, x: Tensor) -> Tensor:
-        """What is of a copy, for each of its agents: [T, C, ...] -> [T, B, ...]."""
-        return x.repeat(1, self.agents, *(1,) * (x.dim() - 2))
+        """What is of a copy, for each of its agents: [T, C, 1, ...] -> [T, C, N, ...]."""
+        return x.expand(*x.shape[:2], self.agents, *x.shape[3:])
 
     # ------------------------------------------------------------ as the buffer inside does
 
@@ -136,3 +134,11 @@ class CopyBuffer:
 
     def restore(self, state: State) -> None:
         self.inner.restore(state)
+
+
+def check_minibatches(minibatches: int, spec: EnvSpec, horizon: int, recurrent: bool) -> None:
+    """Refuses more minibatches than there are rows of copies; a memory learns from whole ones."""
+    rows = spec.copies * (1 if recurrent else horizon)
+    what = "the copies of the game" + (" (a memory learns from whole ones)" if recurrent else " * algo.horizon")
+    if rows < minibatches:
+        raise UserError(f"algo.minibatches: {minibatches} is more than {what} = {rows}; lower it to {rows} or less.")

@@ -126,15 +126,6 @@ class RolloutBuffer:
             self.ends = {i: (tree["obs"], Past(tree["memory"], tree["start"])) for i, tree in enumerate(each)}
 
 
-def check_minibatches(minibatches: int, spec: EnvSpec, horizon: int, recurrent: bool) -> None:
-    """Refuses more minibatches than there are rows; a memory learns from whole slots, or copies of a game."""
-    slots = "env.slots" if len(spec.agents) == 1 else "the copies of the game"
-    what = f"{slots} (a memory learns from whole ones)" if recurrent else f"{slots} * algo.horizon"
-    rows = spec.copies * (1 if recurrent else horizon)
-    if rows < minibatches:
-        raise UserError(f"algo.minibatches: {minibatches} is more than {what} = {rows}; lower it to {rows} or less.")
-
-
 def rollout_of(rows: Row, last: tuple[Obs, Past], gamma: float | Tensor) -> Rollout:
     """Consecutive rows [T, B, ...] and what follows them, [1, B, ...], as a rollout."""
     discount = gamma * (~rows.terminated).float()

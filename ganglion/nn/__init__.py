@@ -1,6 +1,5 @@
 """Networks and what trains them: encoders, perceptrons, heads, memories, lagged targets, optimisers, normalisers."""
 
-from ganglion.nn.central import CentralEncoder
 from ganglion.nn.heads import PolicyHead, QHead, ValueHead, ValueHeads, check_mask, discrete_actions
 from ganglion.nn.inputs import flat_size, flatten
 from ganglion.nn.layers import MLP, Body, LinearHead, NoisyLinear
@@ -11,7 +10,7 @@ from ganglion.nn.optim import Adam, OptimConfig, Optimiser, RMSprop, optimiser
 from ganglion.nn.targets import Lagged
 
 __all__ = [
-    "MLP", "ActorCritic", "Adam", "Body", "CentralEncoder", "Encoded", "Encoder", "Ensemble", "Lagged", "LinearHead", "MLPConfig",
+    "MLP", "ActorCritic", "Adam", "Body", "Encoded", "Encoder", "Ensemble", "Lagged", "LinearHead", "MLPConfig",
     "Modes", "Net", "NoisyLinear", "ObsEncoder", "ObsNormaliser", "OptimConfig", "Optimiser", "PolicyHead", "QHead",
     "QNet", "RMSprop",
     "RewardScale", "RunningMoments", "ValueHead", "ValueHeads", "check_mask", "discrete_actions", "flat_size",

@@ -9,6 +9,7 @@ from ganglion.core import CENTRAL, Box, EnvSpec, Memory, Model, Obs, Past, centr
 from ganglion.errors import UserError
 from ganglion.nn.inputs import flat_size, flatten
 from ganglion.nn.nets import MLPConfig
+from ganglion.ops.agents import blank, by_copy, by_slot
 
 
 class CentralEncoder(Model):
@@ -32,16 +33,16 @@ class CentralEncoder(Model):
 
     def known(self, copies: Obs, there: Tensor) -> Obs:
         if self.given:
-            return copies[CENTRAL]
-        each = ops.by_copy(flatten(ops.by_slot(copies), self.each), self.agents)  # [T, C, N, size]
-        return ops.blank(each, there).flatten(2)
+            return ops.map_tree(lambda x: x.squeeze(2), copies[CENTRAL])
+        each = by_copy(flatten(by_slot(copies), self.each), self.agents)  # [T, C, N, size]
+        return blank(each, there).flatten(2)
 
     def observe(self, obs: Obs, valid: Tensor) -> None:
         """Rows come by slot, [T, B, ...]."""
-        copies, there = ops.by_copy((obs, valid), self.agents)
+        copies, there = by_copy((obs, valid), self.agents)
         if self.given:
-            copies = {CENTRAL: ops.map_tree(lambda x: x.select(2, 0), copies[CENTRAL])}
-        self.encoder.observe(self.known(copies, there), there.any(-1))
+            copies = {CENTRAL: ops.map_tree(lambda x: x[:, :, :1], copies[CENTRAL])}
+        super().observe(self.known(copies, there), there.any(-1))
 
     def initial(self, slots: int) -> Memory:
         return ()

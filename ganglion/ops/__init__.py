@@ -9,7 +9,6 @@ docs/ops.md lists every function with its formula, shapes and paper.
 # ruff: noqa: I001
 # fmt: off
 from ganglion.ops.actions import anywhere, bounds, decisions, dist, dist_draws, dist_size
-from ganglion.ops.agents import Whole, agents_weight, blank, by_copy, by_slot, seen_by_slot, team_sum, whole
 from ganglion.ops.adder import Adder, Transitions
 from ganglion.ops.losses import hamming, levenshtein
 from ganglion.ops.distributions import (
@@ -52,9 +51,9 @@ from ganglion.ops.trees import (
 
 __all__ = [
     "Adder", "Bernoulli", "BranchGreedy", "Categorical", "Dist", "Grads", "Greedy", "Moments", "MultiCategorical",
-    "NStep", "Normal", "Product", "Sure", "TanhNormal", "Transitions", "Tree", "VTrace", "Whole", "above", "acer_policy",
-    "acer_weights", "adapt_sigma", "add_draws", "agents_weight", "alike", "anywhere", "at", "atoms", "best", "blank", "blocked", "bounds",
-    "branching_td", "by_copy", "by_slot",
+    "NStep", "Normal", "Product", "Sure", "TanhNormal", "Transitions", "Tree", "VTrace", "above", "acer_policy",
+    "acer_weights", "adapt_sigma", "add_draws",  "alike", "anywhere", "at", "atoms", "best", "blocked", "bounds",
+    "branching_td",
     "categorical_td", "clip_momentum", "clip_momentum_norm", "clip_norm", "clip_value", "clipped_surrogate",
     "coloured", "concat", "counterfactual", "decisions", "detach", "discounted_sum", "dist", "dist_draws", "dist_size",
     "empty",     "epsilon_distance", "epsilon_ladder", "expected_value", "factorised", "first", "flatten_names", "fold",
@@ -64,10 +63,10 @@ __all__ = [
     "levenshtein", "map_tree", "margin", "mask", "masked_mean", "merge", "merge_moments", "midpoints", "moments",
     "multi_logits", "munchausen_bonus", "n_step", "nest", "normalise", "ou_step", "pcgrad", "penalty", "perturb",
     "pick", "pick_atoms", "pink_step", "policy_gradient", "popart", "ppg_joint", "project", "put", "put_", "q_td",
-    "q_td_rescaled", "quantile_huber", "rescale", "retrace", "same_shape", "scan", "second_moment", "seen_by_slot", "select",
+    "q_td_rescaled", "quantile_huber", "rescale", "retrace", "same_shape", "scan", "second_moment", "select",
     "sequence_priority", "shuffle_draws", "shuffled", "soft_focal", "soft_value", "split", "stack",
-    "symexp", "symlog", "take", "team_sum", "td_goal", "td_lambda_error", "to_device", "to_dtype", "to_list", "to_numpy",
+    "symexp", "symlog", "take", "td_goal", "td_lambda_error", "to_device", "to_dtype", "to_list", "to_numpy",
     "to_tensor", "trust_region", "two_hot", "unflatten", "unfold", "uniform_legal", "unrescale", "unstack", "upgo_loss",
-    "upgo_returns", "v_td", "value_loss", "vtrace", "weighted_mean", "whole", "within", "zeros",
+    "upgo_returns", "v_td", "value_loss", "vtrace", "weighted_mean", "within", "zeros",
 ]
 # fmt: on

@@ -1,15 +1,14 @@
 """The agents of a copy beside each other: rows of slots [T, B, ...], all copies of the first agent, then all of the
-second, and so on, as rows of copies [T, C, N, ...], and back."""
+second, and so on, as rows of copies [T, C, N, ...], and back. What is central has N = 1."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ganglion.core import CENTRAL, Obs, Past, Rollout
+from ganglion.core import Obs, Past, Rollout
 from ganglion.ops.trees import map_tree
 
 
@@ -23,17 +22,12 @@ def by_slot(tree: Any) -> Any:
     return map_tree(lambda x: x.transpose(1, 2).flatten(1, 2), tree)
 
 
-def seen_by_slot(obs: Obs) -> Obs:
-    """What each agent sees, of observations by copy: [T, B, ...], without what is central."""
-    return by_slot({k: v for k, v in obs.items() if k != CENTRAL} if isinstance(obs, Mapping) else obs)
-
-
 class Whole(NamedTuple):
     """A rollout by copy as networks read it: its T rows and the one after them."""
 
     obs: Obs  # what each agent sees, [T + 1, B, ...]
     past: Past  # of the agents, before the first row
-    copies: Obs  # the same by copy, with what is central, [T + 1, C, ...]
+    copies: Obs  # the same by copy, [T + 1, C, N, ...]
     there: Tensor  # [T + 1, C, N] whose observation says something: the living, and who lived until a row was cut
 
 
@@ -44,7 +38,7 @@ def whole(r: Rollout) -> Whole:
     starts, alive, survives = (r.extras[name] for name in ("starts", "alive", "survives"))
     start = torch.cat([starts, past.start[..., None].expand(-1, -1, starts.shape[2])])
     there = torch.cat([alive[:1], alive[1:] | survives[:-1], survives[-1:]])
-    return Whole(seen_by_slot(seen), Past(by_slot(r.past.memory), by_slot(start)), seen, there)
+    return Whole(by_slot(seen), Past(by_slot(r.past.memory), by_slot(start)), seen, there)
 
 
 def team_sum(value: Tensor, counts: Tensor) -> Tensor:

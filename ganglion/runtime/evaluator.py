@@ -71,7 +71,9 @@ class Evaluator:
                 late = min((began[slot] for slot in playing), default=0) + self.max_steps
             if not playing:
                 break
-        return named([in_turn(finished[place or slice(None)])[: self.wanted] for _, place in seats], seats)
+        played = [in_turn(finished[place or slice(None)])[: self.wanted] for _, place in seats]
+        episodes, numbers = named(played, seats)
+        return episodes, {**numbers, **of_teams(finished, env.spec, seats)}
 
     def tell(self) -> None:
         """Says once that an episode did not end: nothing else would."""
@@ -100,6 +102,18 @@ def named(
     told = [e._replace(player=name) for name, own in zip(names, played, strict=True) for e in own]
     means = {f"eval/{name}/return_mean": fmean(e.total for e in own) for name, own in zip(names, played, strict=True)}
     return told, {**score(played[0]), **means}
+
+
+def of_teams(
+    finished: Sequence[list[Episode]], spec: EnvSpec, seats: Sequence[tuple[Agent, slice | None]]
+) -> Mapping[str, float]:
+    """What the agents of the first player get together in a copy of the game, on average; nothing where it has one."""
+    own = finished[seats[0][1] or slice(None)]
+    if len(own) <= spec.copies:
+        return {}
+    copies = [own[copy :: spec.copies] for copy in range(spec.copies)]  # of each, the episodes of its agents
+    totals = [sum(e.total for e in game) for agents in copies for game in zip(*agents, strict=False)]
+    return {"eval/team_return_mean": fmean(totals)}
 
 
 def deviation(values: list[float], lost: int = 0) -> float:

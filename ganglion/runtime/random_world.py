@@ -75,12 +75,13 @@ class RandomWorld(Env):
         spec = self.spec
         obs = draw(spec.obs, spec.slots, self.g)
         if central(spec.obs) is not None:
-            obs[CENTRAL] = ops.map_tree(lambda x: x[: spec.copies].repeat(len(spec.agents), *x[0].dim() * [1]), obs[CENTRAL])
+            copies = torch.arange(spec.slots) % spec.copies
+            obs[CENTRAL] = ops.map_tree(lambda x: x[copies], obs[CENTRAL])
         return obs
 
     def endings(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Which slots' episodes are terminated and truncated, and which go on: agents die one by one, time is up for all
-        of a copy, and the dead wait for the last."""
+        """Which slots' episodes are terminated and truncated, and which go on: agents die one by one, time is up for
+        all of a copy, and the dead wait for the last."""
         agents, alive = len(self.spec.agents), self.now.valid
         ends = torch.rand(self.spec.slots, generator=self.g)
         late = ends > 0.9
