@@ -460,6 +460,11 @@ class Env(Protocol):
         """The same world as pure functions; None where there are none."""
         return None
 
+    @property
+    def outside(self) -> Any:
+        """Gymnasium's spaces of observations and actions, where the environment has such; else None."""
+        return None
+
     @cached_property
     def faults(self) -> Faults:
         """What went wrong in it."""
@@ -489,6 +494,10 @@ class Processor(Stateful, Protocol):
 
     def __call__(self, before: Step, past: Past, acted: Acted, after: Step) -> Row:
         """T consecutive steps of B slots as rows; `past.memory` is what each row began with, each [T, B, size]."""
+        ...
+
+    def close(self) -> None:
+        """No more rows come: what was kept back is written."""
         ...
 
 

@@ -87,9 +87,11 @@ TABLE: dict[str, dict[str, str]] = {
     },
     "processor": {
         "rows": "ganglion.buffers.processors",
+        "recorded": "ganglion.data.recorder",
     },
     "wrapper": {
         "identity": "ganglion.envs.wrappers",
+        "joint": "ganglion.envs.joint_actions",
         "previous": "ganglion.envs.wrappers",
     },
     "mode": {

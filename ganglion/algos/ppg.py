@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ganglion import buffers, nn, ops
 from ganglion.config import (
+    FRESH,
     AlgoConfig, Amount, Count, NonNegative, Positive, ProcessorConfig, RateSchedule, constant, linear, register,
 )  # fmt: skip
 from ganglion.core import (
@@ -31,6 +32,7 @@ from ganglion.nn.actor_and_critic import ActorAndCriticWithAuxiliary
 class PPGConfig(AlgoConfig):
     """Phasic policy gradient."""
 
+    lacks = FRESH
     lr: RateSchedule = linear(5e-4, 0.0)
     optim: nn.OptimConfig = nn.OptimConfig()
     gamma: float = Field(0.99, ge=0, le=1)

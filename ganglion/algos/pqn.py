@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ganglion import buffers, nn, ops
 from ganglion.config import (
+    FRESH,
     AlgoConfig, Count, Positive, ProcessorConfig, RateSchedule, Share, linear, register,
 )  # fmt: skip
 from ganglion.core import (
@@ -29,7 +30,7 @@ from ganglion.errors import UserError
 class PQNConfig(AlgoConfig):
     """Parallelised Q-network."""
 
-    actions = "discrete"
+    actions, lacks = "discrete", FRESH
     lr: RateSchedule = linear(5e-4, 0.0)
     optim: nn.OptimConfig = nn.OptimConfig()
     gamma: float = Field(0.99, ge=0, le=1)

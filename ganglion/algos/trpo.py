@@ -8,14 +8,14 @@ holds: nothing waits for the device. All tensors are [T, B, ...]; learning is al
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from ganglion import buffers, nn, ops
-from ganglion.config import AlgoConfig, BonusConfig, Count, NonNegative, Positive, ProcessorConfig, Rate, register
+from ganglion.config import FRESH, AlgoConfig, Count, NonNegative, Positive, ProcessorConfig, Rate, register
 from ganglion.core import (
     Acted, Action, Algorithm, Draws, EnvSpec, Knobs, Noise, Obs, Past, Prediction, Recipe, Rollout, Stateful, Update,
 )  # fmt: skip
@@ -28,6 +28,7 @@ TINY = 1e-12  # what divisors are at least: where nothing is left to be gained, 
 class TRPOConfig(AlgoConfig):
     """Trust region policy optimisation."""
 
+    lacks = FRESH
     gamma: float = Field(0.99, ge=0, le=1)
     lam: float = Field(0.95, ge=0, le=1)
     horizon: Count = Field(128, ge=1)  # rows per slot and rollout
@@ -43,11 +44,9 @@ class TRPOConfig(AlgoConfig):
     max_lag: Count = Field(4, ge=0)  # rollouts behind which one from elsewhere is dropped
     net: nn.MLPConfig = nn.MLPConfig(hidden=(64, 64), activation="tanh", init="orthogonal")
     processor: ProcessorConfig = buffers.RowsConfig()
-    bonus: BonusConfig | None = None  # a second reward, for what is new
 
-    def build(self, spec: EnvSpec) -> Algorithm[Any, Any]:
-        made = TRPO(self, spec)
-        return made if self.bonus is None else self.bonus.build(made, spec)
+    def build(self, spec: EnvSpec) -> TRPO:
+        return TRPO(self, spec)
 
     def recipe(self, spec: EnvSpec) -> Recipe:
         """What to plug around the algorithm: read here, built by runtime.build."""

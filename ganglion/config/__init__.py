@@ -2,6 +2,7 @@
 
 from ganglion.config.files import cases, dump, load, resolve
 from ganglion.config.model import (
+    FRESH,
     AlgoConfig,
     BonusConfig,
     BufferConfig,
@@ -31,6 +32,7 @@ from ganglion.config.values import Count, Every, NonNegative, Positive, Rate, Re
 from ganglion.registry import register
 
 __all__ = [
+    "FRESH",
     "AlgoConfig",
     "Amount",
     "BonusConfig",

@@ -135,11 +135,12 @@ class FleetSection(Config):
 
 
 class DataSection(Config):
-    """Rows that were collected before: for `run.mode` offline."""
+    """Rows that were collected before, and rows that are to be kept."""
 
     shorthand: ClassVar[str] = "path"
     path: tuple[str, ...] = ()  # folders or files; several are learned from as one
     damaged: Literal["refuse", "skip"] = "refuse"  # what to do where a block is damaged; skip: go on without it
+    record: str | None = Field(default=None, min_length=1, max_length=4096)  # a folder for all rows of this run
 
     @field_validator("path", mode="before")
     @classmethod
@@ -226,6 +227,8 @@ class RunConfig(Config):
             raise ValueError("run.mode 'offline' needs data.path: the folder or file of a dataset")
         if self.data.path and self.run.mode != "offline":
             raise ValueError(f"data.path: needs run.mode offline, not {self.run.mode!r}")
+        if self.run.mode == "offline" and self.data.record:
+            raise ValueError("data.record: an offline run has no rows of its own")
         if self.run.mode == "offline" and self.players:
             raise ValueError("players: several need run.mode local or sync")
         return self

@@ -11,7 +11,7 @@ import torch
 
 from ganglion import registry
 from ganglion.config import EnvConfig, RunConfig
-from ganglion.core import Env, EnvSpec, Sink
+from ganglion.core import Builder, Env, EnvSpec, Processor, Sink
 from ganglion.errors import EnvError, UserError
 from ganglion.fast import Compiled, Fused, can_compile
 from ganglion.fast.compile import TOO_OLD, keep_pages
@@ -68,7 +68,7 @@ def build_agent(cfg: RunConfig, spec: EnvSpec, engine: Engine | None = None, pla
     torch.backends.cuda.matmul.allow_tf32 = getattr(getattr(cfg.algo, "net", None), "precision", "") == "tf32"
     with torch.random.fork_rng(), torch.device(engine.device):
         torch.manual_seed(derive(cfg.run.seed, "model" if player == PLAYER else f"model/{player}"))
-        algo = cfg.algo.build(spec)
+        algo = cfg.algo.whole(spec)
     return Agent(algo, engine, player)
 
 
@@ -145,9 +145,21 @@ def build_local(cfg: RunConfig, engine: Engine | None = None) -> Trainer:
 
 
 def build_seat(player: Player, agent: Agent, spec: EnvSpec, sink: Sink, seed: int) -> Seat:
-    own = player.spec(spec)
-    processor = player.cfg.algo.recipe(own).processor.build(own, agent.device)
+    own, cfg = player.spec(spec), player.cfg
+    kind = cfg.algo.recipe(own).processor
+    if cfg.data.record is not None:
+        kind = recorded(player, kind)
+    processor = kind.build(own, agent.device)
     return Seat(agent, processor, sink, seed, own.slots, player.place(spec))
+
+
+def recorded(player: Player, processor: Builder[Processor]) -> Builder[Processor]:
+    """A processor whose rows are written to the dataset that `data.record` names; each player has one of its own."""
+    cfg = player.cfg
+    about = {"env": cfg.env.plain(), "algo": cfg.algo.plain(), "seed": cfg.run.seed, "run": cfg.run.dir or cfg.title}
+    path = f"{cfg.data.record}/{player.name}" if cfg.players else cfg.data.record
+    made: Builder[Processor] = registry.lookup("processor", "recorded")(path=path, inner=processor, about=about)
+    return made
 
 
 def in_places(seats: Sequence[Seat]) -> list[Seat]:

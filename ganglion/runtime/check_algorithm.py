@@ -42,7 +42,7 @@ class Bench:
     ) -> None:
         with torch.random.fork_rng(), device:
             torch.manual_seed(seed)
-            self.algo = cfg.build(spec)
+            self.algo = cfg.whole(spec)
         self.agent = Agent(self.algo, Engine(device, wrap))
         recipe = cfg.recipe(spec)
         buffer, limiter = recipe.buffer.build(spec, device), recipe.limiter.build(spec, device)

@@ -12,14 +12,14 @@ from contextlib import ExitStack, contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from ganglion import registry
 from ganglion.config import RunConfig, dump, load
 from ganglion.config.files import modules
-from ganglion.core import Command, Episode, Json, LogData, Progress, State, Stop, join, read_count, under
+from ganglion.core import Command, EnvSpec, Episode, Json, LogData, Progress, State, Stop, join, read_count, under
 from ganglion.errors import (
     AlgorithmError,
     ClusterLostError,
@@ -32,7 +32,7 @@ from ganglion.errors import (
 from ganglion.fast import Compiler
 from ganglion.fast.profile import Profile
 from ganglion.record.atomic_write import recover, write_file
-from ganglion.record.checkpoint import Checkpoints, beside_training, check_matches, disk_error, not_finite
+from ganglion.record.checkpoint import Checkpoints, beside_training, check_matches, disk_error, not_finite, read_meta
 from ganglion.record.checkpoint import load as load_checkpoint
 from ganglion.record.lock import held
 from ganglion.record.manifest import foreign
@@ -393,8 +393,23 @@ def load_config(folder: Where, overrides: Iterable[str] = ()) -> RunConfig:
     return load(file if isinstance(file, Path) else file.read_text(), overrides)
 
 
+class TrainedAgents(NamedTuple):
+    """The agents of a run, and the world they were trained in."""
+
+    cfg: RunConfig
+    made: list[tuple[Player, Agent]]
+    path: str  # of the checkpoint
+    at: Progress
+    spec: EnvSpec
+    outside: Any  # its spaces in gymnasium's words, see `core.Env.outside`
+
+
 def load_agents(folder: Where | str, which: str) -> tuple[RunConfig, list[tuple[Player, Agent]], str]:
     """The agents of a run's best or newest checkpoint, and where they came from."""
+    return load_trained(folder, which)[:3]
+
+
+def load_trained(folder: Where | str, which: str) -> TrainedAgents:
     folder = open_folder(folder, "the run")
     cfg = load_config(folder)
     state, path = beside_training(lambda: chosen(folder, Checkpoints(folder / "checkpoints", cfg.save.keep), which))
@@ -407,7 +422,9 @@ def load_agents(folder: Where | str, which: str) -> tuple[RunConfig, list[tuple[
         check_matches(agent.state(), own, (), str(path))
         with taking(path):
             agent.restore(own)
-    return cfg, made, str(path)
+    with taking(path):
+        at = Progress.read(read_meta(path)["at"])
+    return TrainedAgents(cfg, made, str(path), at, env.spec, env.outside)
 
 
 def chosen(folder: Where, checkpoints: Checkpoints, which: str) -> tuple[State, Where]:

@@ -51,7 +51,7 @@ ALLOWED: dict[str, set[str]] = {
         "processes",
         "runtime",
     },
-    "data": {"core", "registry", "config", "ops", "buffers", "record", "runtime"},
+    "data": {"core", "registry", "config", "ops", "nn", "buffers", "envs", "record", "runtime"},
     "zoo": set(),
 }
 COMPOSERS = {"", "__main__", "cli"}  # the package's front doors may import anything

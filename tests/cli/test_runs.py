@@ -92,7 +92,7 @@ def test_what_does_not_fit_leaves_no_folder(
 def test_train_from_python(tmp_path: Path) -> None:
     run = ganglion.train(
         None, ["algo=dqn", "env={kind: gym, id: CartPole-v1}", *ASK[5:], *QUICK, f"run.dir={tmp_path}"]
-    )
+    ).run
     assert run.trainer.at.fraction == 1.0
     assert "env steps" in run.summary()["Trained"]
 
