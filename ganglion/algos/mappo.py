@@ -17,9 +17,9 @@ from pydantic import Field
 from torch import Tensor
 
 from ganglion import buffers, nn, ops
-from ganglion.buffers.copies import ByCopy, Pay, check_minibatches
+from ganglion.buffers.copies import TEAM, ByCopy, Pay, check_minibatches
 from ganglion.config import (
-    AlgoConfig, Amount, Count, Positive, ProcessorConfig, RateSchedule, constant, linear, register,
+    FRESH, AlgoConfig, Amount, Count, Positive, ProcessorConfig, RateSchedule, constant, linear, register,
 )  # fmt: skip
 from ganglion.core import (
     Acted, Action, Algorithm, Draws, EnvSpec, Knobs, Memory, Model, Noise, Obs, Past, Prediction, Progress, Recipe,
@@ -33,6 +33,7 @@ from ganglion.ops.agents import by_slot, whole
 class MAPPOConfig(AlgoConfig):
     """Proximal policy optimisation of agents with a central critic."""
 
+    lacks = TEAM | FRESH
     lr: RateSchedule = linear(5e-4, 0.0)
     optim: nn.OptimConfig = nn.OptimConfig()
     gamma: float = Field(0.99, ge=0, le=1)

@@ -15,9 +15,9 @@ from pydantic import Field
 from torch import Tensor
 
 from ganglion import buffers, nn, ops
-from ganglion.buffers.copies import ByCopy, Pay, check_minibatches
+from ganglion.buffers.copies import TEAM, ByCopy, Pay, check_minibatches
 from ganglion.config import (
-    AlgoConfig, Count, Positive, ProcessorConfig, RateSchedule, Share, linear, register,
+    FRESH, AlgoConfig, Count, Positive, ProcessorConfig, RateSchedule, Share, linear, register,
 )  # fmt: skip
 from ganglion.core import (
     Acted, Action, Algorithm, Draws, EnvSpec, Knobs, Memory, Noise, Obs, Past, Prediction, Progress, Recipe, Rollout,
@@ -31,6 +31,7 @@ class PQNVDNConfig(AlgoConfig):
     """Parallelised Q-networks of agents, summed."""
 
     actions = "discrete"
+    lacks = TEAM | FRESH
     lr: RateSchedule = linear(5e-4, 0.0)
     optim: nn.OptimConfig = nn.OptimConfig()
     gamma: float = Field(0.99, ge=0, le=1)

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.functional import elu
 
 from ganglion import buffers, nn, ops
-from ganglion.buffers.copies import ByCopy, Pay
+from ganglion.buffers.copies import SUMS, TEAM, ByCopy, Pay
 from ganglion.config import (
     AlgoConfig, BufferConfig, Count, LimiterConfig, Positive, ProcessorConfig, RateSchedule, Share, constant, linear,
     register,
@@ -34,6 +34,7 @@ class QMIXConfig(AlgoConfig):
     """Values of agents, mixed by the central state."""
 
     actions = "discrete"
+    lacks = TEAM | SUMS
     lr: RateSchedule = constant(5e-4)
     optim: nn.OptimConfig = nn.OptimConfig()
     gamma: float = Field(0.99, ge=0, le=1)

@@ -22,6 +22,8 @@ from ganglion.errors import UserError
 from ganglion.ops.agents import by_copy, by_slot
 
 Pay = Literal["sum", "mean"]  # how the rewards of agents become the reward of their team
+TEAM = {"bonus": "it learns from the rewards of a team, and a bonus is of single agents"}  # what its algorithms lack
+SUMS = {"n_step": "its returns weigh sums of every length (lam)"}
 OWN = ("alive", "survives", "starts", "rewards")
 
 

@@ -22,7 +22,9 @@ class CentralEncoder(Model):
         self.given = state is not None
         if state is None:
             if not (size := flat_size(spec.obs)):
-                raise UserError(f"env: {spec.name} shows images and no {CENTRAL}, which those who learn together need.")
+                raise UserError(
+                    f"env: {spec.name} shows images and has no {CENTRAL}. Try vdn or pqn_vdn, which need none."
+                )
             state = Box((self.agents * size,))
         self.encoder = net.model_copy(update={"memory": "none"}).encoder(state)
         self.out = self.encoder.out
