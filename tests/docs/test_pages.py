@@ -117,6 +117,9 @@ KINDS = (
     "{kind: envpool, id: x}",
     "{kind: torch, id: cartpole}",
     "{kind: toy, id: chain}",
+    "{kind: matrix, id: penalty}",
+    "{kind: foraging}",
+    "{kind: particles, id: spread}",
 )
 
 
