@@ -94,6 +94,13 @@ TABLE: dict[str, dict[str, str]] = {
         "joint": "ganglion.envs.joint_actions",
         "previous": "ganglion.envs.wrappers",
     },
+    "matchmaker": {
+        "league": "ganglion.league.matchmakers",
+        "pfsp": "ganglion.league.matchmakers",
+        "psro": "ganglion.league.matchmakers",
+        "self": "ganglion.league.matchmakers",
+        "uniform": "ganglion.league.matchmakers",
+    },
     "mode": {
         "local": "ganglion.runtime.build",
         "sync": "ganglion.fleet.build",

@@ -73,7 +73,7 @@ class PPOConfig(AlgoConfig):
         return Recipe(self.processor, rollouts, buffers.ReadyConfig(), lag)
 
 
-class Minibatch(NamedTuple):
+class PPOMinibatch(NamedTuple):
     """Rows with what was believed of them when they were collected."""
 
     obs: Obs
@@ -88,7 +88,7 @@ class Minibatch(NamedTuple):
     whole: Rollout | tuple[()] = ()  # where advantages are recomputed
 
 
-class PPO(Algorithm[Rollout, Minibatch]):
+class PPO(Algorithm[Rollout, PPOMinibatch]):
     """An actor and a critic that learn from what they just did, several times over, in small steps."""
 
     model: nn.ActorCritic
@@ -125,12 +125,12 @@ class PPO(Algorithm[Rollout, Minibatch]):
     # ------------------------------------------------------------ learning
 
     @torch.no_grad()
-    def prepare(self, r: Rollout) -> Minibatch:
+    def prepare(self, r: Rollout) -> PPOMinibatch:
         value = r.extras["value"]
         r = r if self.scale is None else r._replace(reward=self.scale(r.reward))
         advantage = self.advantage(r, value, r.last[1])
         acts, kept = ops.decisions(r.valid, r.extras), r if self.cfg.recompute else ()
-        m = Minibatch(
+        m = PPOMinibatch(
             r.obs, r.past, r.action, r.extras["logp"], value, advantage, advantage + value, r.valid, acts, kept
         )
         return m if self.whole else ops.fold(m)
@@ -152,7 +152,7 @@ class PPO(Algorithm[Rollout, Minibatch]):
     def enough(self, update: Update) -> Tensor | None:
         return ops.above(update.metrics["kl"], self.cfg.max_kl)
 
-    def learn(self, m: Minibatch, knobs: Knobs, noise: Noise) -> Update:
+    def learn(self, m: PPOMinibatch, knobs: Knobs, noise: Noise) -> Update:
         p = self.predict(m.obs, m.past, noise)
         log_ratio = p.dist.log_prob(m.action) - m.logp
         advantage, goal = self.recomputed(m.whole, p) if m.whole else (m.advantage, m.goal)

@@ -20,6 +20,7 @@ from ganglion.core import (
     Acted, Action, Algorithm, Draws, EnvSpec, Knobs, Noise, Obs, Past, Prediction, Recipe, Rollout, Stateful, Update,
 )  # fmt: skip
 from ganglion.nn.actor_and_critic import ActorAndCritic
+from ganglion.torch_private import foreach_add_, foreach_copy_, foreach_mul
 
 TINY = 1e-12  # what divisors are at least: where nothing is left to be gained, nothing moves
 
@@ -54,7 +55,7 @@ class TRPOConfig(AlgoConfig):
         return Recipe(self.processor, rollouts, buffers.ReadyConfig(), self.max_lag)
 
 
-class Judged(NamedTuple):
+class TRPORollout(NamedTuple):
     """Rows with what the critic made of them."""
 
     obs: Obs
@@ -73,7 +74,7 @@ class NaturalGradient(nn.Optimiser):
 
     def apply(self, grads: list[Tensor], lr: float | Tensor) -> None:
         """Moves parameters along a direction."""
-        torch._foreach_add_(self.params, torch._foreach_mul(grads, lr))
+        foreach_add_(self.params, foreach_mul(grads, lr))
 
     def flat(self, loss: Tensor, create_graph: bool = False) -> Tensor:
         """The gradient as one vector; what the loss does not depend on has none."""
@@ -86,7 +87,7 @@ class NaturalGradient(nn.Optimiser):
         return [part.view_as(p) for part, p in zip(parts, self.params, strict=True)]
 
 
-class TRPO(Algorithm[Rollout, Judged]):
+class TRPO(Algorithm[Rollout, TRPORollout]):
     """An actor that goes as far as it may along the steepest way, and a critic that follows."""
 
     model: ActorAndCritic
@@ -113,14 +114,14 @@ class TRPO(Algorithm[Rollout, Judged]):
     # ------------------------------------------------------------ learning
 
     @torch.no_grad()
-    def prepare(self, r: Rollout) -> Judged:
+    def prepare(self, r: Rollout) -> TRPORollout:
         value = r.extras["value"]
         last = self.predict(*r.last, self.neutral(value[:1])).value  # the dead row carries the true last observation
         after = torch.cat([value[1:], last])
         advantage = ops.gae(r.reward, value, after, r.discount, r.cut, self.cfg.lam)
-        return Judged(r.obs, r.past, r.action, advantage, advantage + value, r.valid)
+        return TRPORollout(r.obs, r.past, r.action, advantage, advantage + value, r.valid)
 
-    def learn(self, m: Judged, knobs: Knobs, noise: Noise) -> Update:
+    def learn(self, m: TRPORollout, knobs: Knobs, noise: Noise) -> Update:
         advantage = ops.normalise(m.advantage, m.valid) if self.cfg.normalise_advantage else m.advantage
         metrics = self.step(m._replace(advantage=advantage))
         for _ in range(self.cfg.value_steps):
@@ -130,7 +131,7 @@ class TRPO(Algorithm[Rollout, Judged]):
         metrics |= {"value": critic, "grad_norm": norm}
         return Update({k: v.detach() for k, v in metrics.items()}, ops.empty(m.goal))
 
-    def step(self, m: Judged) -> dict[str, Tensor]:
+    def step(self, m: TRPORollout) -> dict[str, Tensor]:
         """The natural gradient x of F x = g, as long as the trust region allows, then shorter until it holds."""
         natural, cfg = self.natural, self.cfg
         old = ops.detach(self.model.action(m.obs, m.past)[0])
@@ -150,7 +151,7 @@ class TRPO(Algorithm[Rollout, Judged]):
             share, moved = self.search(m, old, gain, way)
         return {"gain": moved[0], "kl": moved[1], "share": share, "entropy": entropy}
 
-    def judge(self, m: Judged, old: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def judge(self, m: TRPORollout, old: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """What the actor of now gains over the old one, how far it is from it, and its entropy."""
         before = ops.dist(old, self.spec.action, ops.mask(m.obs))
         now = ops.dist(self.model.action(m.obs, m.past)[0], self.spec.action, ops.mask(m.obs))
@@ -158,18 +159,20 @@ class TRPO(Algorithm[Rollout, Judged]):
         gain = ops.masked_mean(ratio * m.advantage, m.valid)
         return gain, ops.masked_mean(before.kl(now), m.valid), ops.masked_mean(now.entropy(), m.valid)
 
-    def search(self, m: Judged, old: Tensor, least: Tensor, way: list[Tensor]) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    def search(
+        self, m: TRPORollout, old: Tensor, least: Tensor, way: list[Tensor]
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """The first share of the way, each half of the one before, that gains within the limit; 0 where none does."""
         params, start = self.natural.params, [p.clone() for p in self.natural.params]
         best, gained, far = (torch.zeros_like(least) for _ in range(3))
         for k in reversed(range(self.cfg.halvings)):  # the longest last: it wins where it holds
-            torch._foreach_copy_(params, start)
+            foreach_copy_(params, start)
             self.natural.apply(way, 0.5**k)
             gain, kl, _ = self.judge(m, old)
             holds = (gain > least) & (kl <= self.cfg.max_kl)
             best = torch.where(holds, 0.5**k, best)
             gained, far = torch.where(holds, gain - least, gained), torch.where(holds, kl, far)
-        torch._foreach_copy_(params, start)
+        foreach_copy_(params, start)
         self.natural.apply(way, best)
         return best, (gained, far)
 

@@ -88,8 +88,7 @@ def is_data(word: str) -> bool:
 
 def asked(words: list[str], imports: list[str]) -> Any:
     """The environment's config, or the class or function of the user's own."""
-    from ganglion.config import load
-    from ganglion.config.files import import_module
+    from ganglion.config.files import import_module, load
 
     for module in imports:
         import_module(module)
@@ -105,8 +104,7 @@ def asked(words: list[str], imports: list[str]) -> Any:
 
 def of_algorithm(name: str, env: str | None, settings: list[str], imports: list[str]) -> CheckReport:
     """An algorithm by its name and settings, over the spaces of an environment or made-up ones."""
-    from ganglion.config import load
-    from ganglion.config.files import import_module
+    from ganglion.config.files import import_module, load
     from ganglion.runtime.build import build_env
     from ganglion.runtime.check_algorithm import SLOTS, check_algorithm, made_up
 
@@ -126,8 +124,7 @@ def own(module: str, attribute: str, rest: list[str]) -> Any:
     module = module.removesuffix(".py").removeprefix("./").replace("/", ".") if module.endswith(".py") else module
     import gymnasium
 
-    from ganglion.config import load
-    from ganglion.config.files import import_module
+    from ganglion.config.files import import_module, load
 
     import_module(module)
     place = vars(sys.modules[module])

@@ -1,6 +1,5 @@
-"""Configs: typed, frozen, composed by name; read from YAML and `path=value`, never running code."""
+"""Settings: typed, frozen, composed by name. `config.files` reads them from YAML and `path=value`, and runs no code."""
 
-from ganglion.config.files import cases, dump, load, resolve
 from ganglion.config.model import (
     FRESH,
     AlgoConfig,
@@ -10,6 +9,7 @@ from ganglion.config.model import (
     EnvConfig,
     Fold,
     LimiterConfig,
+    MatchmakerConfig,
     NetConfig,
     Part,
     ProcessorConfig,
@@ -47,6 +47,7 @@ __all__ = [
     "Fold",
     "LimiterConfig",
     "LogSection",
+    "MatchmakerConfig",
     "NetConfig",
     "NonNegative",
     "Part",
@@ -63,15 +64,11 @@ __all__ = [
     "TrainSection",
     "WrapperConfig",
     "WriterConfig",
-    "cases",
     "constant",
     "cosine",
-    "dump",
     "every",
     "exponential",
     "linear",
-    "load",
     "piecewise",
     "register",
-    "resolve",
 ]

@@ -317,6 +317,10 @@ class ProcessorConfig(Part, family="processor"):
         raise NotImplementedError(f"{type(self).__name__} has no build")
 
 
+class MatchmakerConfig(Part, family="matchmaker"):
+    """A league: its players, and how their opponents are chosen. See `league.settings`."""
+
+
 class WriterConfig(Part, family="writer"):
     """Where recorded numbers go."""
 

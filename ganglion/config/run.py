@@ -9,7 +9,7 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from ganglion import registry
-from ganglion.config.model import AlgoConfig, Config, EnvConfig, WriterConfig
+from ganglion.config.model import AlgoConfig, Config, EnvConfig, MatchmakerConfig, WriterConfig
 from ganglion.config.values import Count, Every, Real, every
 from ganglion.errors import check_place, nearest
 
@@ -170,6 +170,7 @@ class RunConfig(Config):
     algo: AlgoConfig
     env: EnvConfig
     players: Mapping[str, PlayerSection] = Field(default_factory=dict)  # none: one player for all agents
+    league: MatchmakerConfig | None = None  # players that learn against each other
     train: TrainSection = TrainSection()
     eval: EvalSection = EvalSection()
     save: SaveSection = SaveSection()
@@ -213,6 +214,8 @@ class RunConfig(Config):
     def _players_fit(self) -> Self:
         if self.players and (self.run.mode not in ("local", "sync") or self.fleet.learners > 1):
             raise ValueError("players: several need run.mode local or sync, and one fleet.learners")
+        if self.league is not None and (self.run.mode != "local" or self.fleet.learners > 1 or self.players):
+            raise ValueError("league: needs run.mode local, one fleet.learners, and no `players` beside its own")
         return self
 
     @model_validator(mode="after")
@@ -229,8 +232,6 @@ class RunConfig(Config):
             raise ValueError(f"data.path: needs run.mode offline, not {self.run.mode!r}")
         if self.run.mode == "offline" and self.data.record:
             raise ValueError("data.record: an offline run has no rows of its own")
-        if self.run.mode == "offline" and self.players:
-            raise ValueError("players: several need run.mode local or sync")
         return self
 
     @model_validator(mode="after")
@@ -250,4 +251,4 @@ class RunConfig(Config):
     def title(self) -> str:
         """What a run is called: its name, or its environment and algorithm."""
         world = str(self.env.plain().get("id") or self.env.kind).replace("/", "-").replace(":", "-")
-        return self.run.name or f"{world}-{self.algo.kind}"
+        return self.run.name or f"{world}-{'league' if self.league else self.algo.kind}"

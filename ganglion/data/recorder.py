@@ -37,10 +37,10 @@ class RecordedConfig(ProcessorConfig):
     def build(self, spec: EnvSpec, device: torch.device) -> Processor:
         if spec.turns:
             raise UserError(f"data.record: {spec.name} is a game of turns, whose rows are no episodes of one agent.")
-        return Recorded(self, self.inner.build(spec, device), spec)
+        return RecordedRows(self, self.inner.build(spec, device), spec)
 
 
-class Recorded:
+class RecordedRows:
     """Rows on their way, and a copy of them on its way to a dataset."""
 
     def __init__(self, cfg: RecordedConfig, inner: Processor, spec: EnvSpec) -> None:

@@ -22,8 +22,8 @@ import torch
 from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
 
 from ganglion import registry
-from ganglion.config import RunConfig, dump
-from ganglion.config.files import modules
+from ganglion.config import RunConfig
+from ganglion.config.files import dump, modules
 from ganglion.core import Command, Episode, LogData, Packet, Stop
 from ganglion.errors import ClusterLostError, LearnerLostError, UserError
 from ganglion.fleet.build import begin_cluster, build_distributed

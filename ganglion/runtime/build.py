@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from math import gcd
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 
 from ganglion import registry
 from ganglion.config import EnvConfig, RunConfig
-from ganglion.core import Builder, Env, EnvSpec, Processor, Sink
+from ganglion.core import Algorithm, Builder, Env, EnvSpec, Processor, Sink
 from ganglion.errors import EnvError, UserError
 from ganglion.fast import Compiled, Fused, can_compile
 from ganglion.fast.compile import TOO_OLD, keep_pages
@@ -63,13 +63,17 @@ def build_engine(cfg: RunConfig) -> Engine:
 def build_agent(cfg: RunConfig, spec: EnvSpec, engine: Engine | None = None, player: str = PLAYER) -> Agent:
     """The agent, its parameters drawn from a stream of their own."""
     engine = engine or build_engine(cfg)
+    return Agent(build_algo(cfg, spec, engine, player), engine, player)
+
+
+def build_algo(cfg: RunConfig, spec: EnvSpec, engine: Engine, player: str) -> Algorithm[Any, Any]:
     keep_pages()  # updates make their tensors anew each time
     torch.backends.cudnn.deterministic = True  # else convolutions differ from run to run on a GPU
     torch.backends.cuda.matmul.allow_tf32 = getattr(getattr(cfg.algo, "net", None), "precision", "") == "tf32"
     with torch.random.fork_rng(), torch.device(engine.device):
         torch.manual_seed(derive(cfg.run.seed, "model" if player == PLAYER else f"model/{player}"))
-        algo = cfg.algo.whole(spec)
-    return Agent(algo, engine, player)
+        algo: Algorithm[Any, Any] = cfg.algo.whole(spec)
+    return algo
 
 
 def build_agents(cfg: RunConfig, spec: EnvSpec, engine: Engine | None = None) -> list[tuple[Player, Agent]]:
@@ -112,8 +116,10 @@ def build_learner(cfg: RunConfig, agent: Agent, spec: EnvSpec) -> Learner:
 
 
 def build(cfg: RunConfig, engine: Engine | None = None) -> Trainer:
-    """A Trainer that has not begun, of the kind that `run.mode` names."""
+    """A Trainer that has not begun, of the kind that `league` or `run.mode` names."""
     mode = "learners" if cfg.fleet.learners > 1 else cfg.run.mode
+    if cfg.league is not None:
+        return cfg.league.build(cfg, engine)
     trainer: Trainer = registry.lookup("mode", mode).build(cfg, engine)
     return trainer
 

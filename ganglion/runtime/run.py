@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import torch
 
 from ganglion import registry
-from ganglion.config import RunConfig, dump, load
-from ganglion.config.files import modules
+from ganglion.config import RunConfig
+from ganglion.config.files import dump, load, modules
 from ganglion.core import Command, EnvSpec, Episode, Json, LogData, Progress, State, Stop, join, read_count, under
 from ganglion.errors import (
     AlgorithmError,

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ganglion.config import RunConfig, cases, constant, cosine, dump, every, linear, load, piecewise, resolve, text
+from ganglion.config import RunConfig, constant, cosine, every, linear, piecewise, text
+from ganglion.config.files import cases, dump, load, resolve
 from ganglion.errors import UserError
 from ganglion.registry import presets
 from tests.config.sketches import TEXT, Deep, Drum, Paper, Ranked, Sketch, Store, Wide, World

@@ -10,8 +10,8 @@ import torch
 
 from ganglion import registry
 from ganglion.core import CENTRAL, Box, Composite, Discrete, EnvSpec, MultiBinary, MultiDiscrete, Space
+from ganglion.fast import one_graph as one_graph
 from ganglion.runtime import check_algorithm
-from ganglion.runtime.check_algorithm import one_graph as one_graph
 from ganglion.runtime.random_world import CPU as CPU
 from ganglion.runtime.random_world import RandomWorld as RandomWorld
 from ganglion.runtime.randomness import Stream

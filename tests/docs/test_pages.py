@@ -13,7 +13,8 @@ import pytest
 
 from ganglion import registry
 from ganglion.cli.parser import parse
-from ganglion.config import AlgoConfig, load
+from ganglion.config import AlgoConfig
+from ganglion.config.files import load
 from ganglion.errors import UserError
 from tests.docs.blocks import ROOT, code
 
