@@ -73,7 +73,7 @@ class Evaluator:
                 break
         played = [in_turn(finished[place or slice(None)])[: self.wanted] for _, place in seats]
         episodes, numbers = named(played, seats)
-        return episodes, {**numbers, **of_teams(finished, env.spec, seats)}
+        return episodes, {**numbers, **of_teams(finished[seats[0][1] or slice(None)], env.spec.copies)}
 
     def tell(self) -> None:
         """Says once that an episode did not end: nothing else would."""
@@ -104,16 +104,11 @@ def named(
     return told, {**score(played[0]), **means}
 
 
-def of_teams(
-    finished: Sequence[list[Episode]], spec: EnvSpec, seats: Sequence[tuple[Agent, slice | None]]
-) -> Mapping[str, float]:
-    """What the agents of the first player get together in a copy of the game, on average; nothing where it has one."""
-    own = finished[seats[0][1] or slice(None)]
-    if len(own) <= spec.copies:
-        return {}
-    copies = [own[copy :: spec.copies] for copy in range(spec.copies)]  # of each, the episodes of its agents
-    totals = [sum(e.total for e in game) for agents in copies for game in zip(*agents, strict=False)]
-    return {"eval/team_return_mean": fmean(totals)}
+def of_teams(own: Sequence[list[Episode]], copies: int) -> Mapping[str, float]:
+    """What the agents of one player get together in a copy of the game, on average; nothing where it has one."""
+    each = [own[copy::copies] for copy in range(copies)]  # the episodes of each copy's agents
+    totals = [sum(e.total for e in game) for agents in each for game in zip(*agents, strict=False)]
+    return {"eval/team_return_mean": fmean(totals)} if len(own) > copies else {}
 
 
 def deviation(values: list[float], lost: int = 0) -> float:
