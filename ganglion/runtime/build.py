@@ -20,7 +20,7 @@ from ganglion.runtime.engine import Engine
 from ganglion.runtime.evaluator import Evaluator
 from ganglion.runtime.explorer import STRIDE, Explorer, Nowhere, Seat
 from ganglion.runtime.learner import Learner
-from ganglion.runtime.players import Player, players
+from ganglion.runtime.players import Player, check_scored, players
 from ganglion.runtime.randomness import derive
 from ganglion.runtime.trainer import Trainer
 
@@ -104,9 +104,13 @@ def build_evaluator(cfg: RunConfig, made: Sequence[tuple[Player, Agent]], episod
     slots = cfg.eval.slots or agents * min(-(-episodes // agents), cfg.env.slots // agents)
 
     def seats(spec: EnvSpec) -> list[tuple[Agent, slice | None]]:
+        check_scored(spec, made[0][0].world)
         return [(agent, player.place(spec)) for player, agent in made]
 
-    return Evaluator(made[0][1], lambda: build_env(cfg, slots), episodes, seed, cfg.eval.max_steps, seats)
+    evaluator = Evaluator(made[0][1], lambda: build_env(cfg, slots), episodes, seed, cfg.eval.max_steps, seats)
+    if cfg.eval.env is not None:  # whether it fits is said before anything is trained
+        evaluator.begin()
+    return evaluator
 
 
 def build_learner(cfg: RunConfig, agent: Agent, spec: EnvSpec) -> Learner:
