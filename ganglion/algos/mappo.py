@@ -93,7 +93,7 @@ class Critic(Model):
         return value
 
 
-class Minibatch(NamedTuple):
+class MAPPORows(NamedTuple):
     """Rows with what was believed of them when they were collected: of copies, then of their agents [T, C, N, ...]."""
 
     advantage: Tensor
@@ -109,7 +109,7 @@ class Minibatch(NamedTuple):
     starts: Tensor
 
 
-class MAPPO(Algorithm[Rollout, Minibatch]):
+class MAPPO(Algorithm[Rollout, MAPPORows]):
     """Actors of their own views, and a critic of the whole."""
 
     model: Actor
@@ -140,13 +140,13 @@ class MAPPO(Algorithm[Rollout, Minibatch]):
     # ------------------------------------------------------------ learning
 
     @torch.no_grad()
-    def prepare(self, r: Rollout) -> Minibatch:
+    def prepare(self, r: Rollout) -> MAPPORows:
         seen, extras = whole(r), r.extras
         value = self.model.critic(seen.copies, seen.there)  # [T + 1, C]; dead rows carry true last observations
         advantage = ops.gae(r.reward, value[:-1], value[1:], r.discount, r.cut, self.cfg.lam)
         acts = ops.decisions(extras["alive"], extras)
         own = r.action, extras["logp"], extras["alive"], acts, r.past.memory, extras["starts"]
-        m = Minibatch(advantage, value[:-1], advantage + value[:-1], r.valid, r.obs, *own)
+        m = MAPPORows(advantage, value[:-1], advantage + value[:-1], r.valid, r.obs, *own)
         return m if self.model.recurrent else ops.fold(m)
 
     def plan(self, rows: int, noise: Noise) -> Tensor:
@@ -155,7 +155,7 @@ class MAPPO(Algorithm[Rollout, Minibatch]):
     def enough(self, update: Update) -> Tensor | None:
         return ops.above(update.metrics["kl"], self.cfg.max_kl)
 
-    def learn(self, m: Minibatch, knobs: Knobs, noise: Noise) -> Update:
+    def learn(self, m: MAPPORows, knobs: Knobs, noise: Noise) -> Update:
         past = Past(*by_slot((m.memory, m.starts)))
         dist = self.predict(by_slot(m.copies), past, noise).dist
         action, before, acts = by_slot((m.action, m.logp, m.acts))

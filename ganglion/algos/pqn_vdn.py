@@ -56,7 +56,7 @@ class PQNVDNConfig(AlgoConfig):
         return Recipe(self.processor, ByCopy(rollouts, self.reward), buffers.ReadyConfig(), lag)
 
 
-class Minibatch(NamedTuple):
+class PQNVDNRows(NamedTuple):
     """Rows of copies with what the model should say of their sum; the rest is [T, C, N, ...]."""
 
     goal: Tensor
@@ -68,7 +68,7 @@ class Minibatch(NamedTuple):
     starts: Tensor
 
 
-class PQNVDN(Algorithm[Rollout, Minibatch]):
+class PQNVDN(Algorithm[Rollout, PQNVDNRows]):
     """Q-learning of a sum, from what was just seen."""
 
     model: nn.QNet
@@ -99,7 +99,7 @@ class PQNVDN(Algorithm[Rollout, Minibatch]):
     # ------------------------------------------------------------ learning
 
     @torch.no_grad()
-    def prepare(self, r: Rollout) -> Minibatch:
+    def prepare(self, r: Rollout) -> PQNVDNRows:
         value, alive = r.extras["value"], r.extras["alive"]
         obs, past = r.last
         start = past.start.repeat(1, self.agents)
@@ -108,13 +108,13 @@ class PQNVDN(Algorithm[Rollout, Minibatch]):
         later = torch.cat([value[1:], by_copy(last, self.agents)])  # dead rows carry true last observations
         after = team_sum(later, r.extras["survives"])
         goal = ops.lambda_returns(r.reward, after, r.discount, r.cut, self.cfg.lam)
-        m = Minibatch(goal, r.valid, r.obs, r.action, alive, r.past.memory, r.extras["starts"])
+        m = PQNVDNRows(goal, r.valid, r.obs, r.action, alive, r.past.memory, r.extras["starts"])
         return m if self.model.recurrent else ops.fold(m)
 
     def plan(self, rows: int, noise: Noise) -> Tensor:
         return ops.shuffled(rows, self.cfg.epochs, self.cfg.minibatches, noise)  # [epochs * minibatches, rows each]
 
-    def learn(self, m: Minibatch, knobs: Knobs, noise: Noise) -> Update:
+    def learn(self, m: PQNVDNRows, knobs: Knobs, noise: Noise) -> Update:
         obs, *past = by_slot((m.obs, m.memory, m.starts))
         every, _ = self.model.value(obs, Past(*past))
         q = team_sum(ops.pick(by_copy(every, self.agents), m.action), m.alive)

@@ -26,7 +26,7 @@ from ganglion.core import (
     Sample, Stateful, Update,
 )  # fmt: skip
 from ganglion.nn.central import CentralEncoder
-from ganglion.ops.agents import Whole, blank, by_copy, whole
+from ganglion.ops.agents import CopyRows, blank, by_copy, whole
 
 
 @register("algo", "qmix")
@@ -142,7 +142,7 @@ class QMIX(Algorithm[Sample[Rollout], Sample[Rollout]]):
         metrics = {"loss": loss.detach(), "q": ops.weighted_mean(q.detach(), mini.weight), "grad_norm": norm}
         return Update(metrics, ops.sequence_priority(error.detach(), mini.weight))
 
-    def best(self, every: Tensor, seen: Whole) -> Tensor:
+    def best(self, every: Tensor, seen: CopyRows) -> Tensor:
         """What the target says of the team's best actions, [T + 1, C]."""
         target, _ = self.target.value(seen.obs, seen.past)
         choice = ops.best(every if self.cfg.double else target, ops.mask(seen.obs))

@@ -25,7 +25,7 @@ from ganglion.core import (
     Acted, Algorithm, Draws, EnvSpec, Knobs, Noise, Obs, Past, Prediction, Progress, Recipe, Rollout, Sample, Stateful,
     Update,
 )  # fmt: skip
-from ganglion.ops.agents import Whole, by_copy, team_sum, whole
+from ganglion.ops.agents import CopyRows, by_copy, team_sum, whole
 
 
 @register("algo", "vdn")
@@ -106,7 +106,7 @@ class VDN(Algorithm[Sample[Rollout], Sample[Rollout]]):
         metrics = {"loss": loss.detach(), "q": ops.weighted_mean(q.detach(), mini.weight), "grad_norm": norm}
         return Update(metrics, ops.sequence_priority(error.detach(), mini.weight))
 
-    def best(self, every: Tensor, seen: Whole) -> Tensor:
+    def best(self, every: Tensor, seen: CopyRows) -> Tensor:
         """What the target says of each agent's best action, [T + 1, C, N]."""
         target, _ = self.target.value(seen.obs, seen.past)
         choice = ops.best(every if self.cfg.double else target, ops.mask(seen.obs))

@@ -33,7 +33,7 @@ class ParticlesConfig(EnvConfig):
         count = slots or self.slots
         if self.id == "spread":
             ratio = 0.5 if self.local_ratio is None else self.local_ratio
-            return Spread(self.agents or 3, ratio, self.rounds, count, device)
+            return SimpleSpread(self.agents or 3, ratio, self.rounds, count, device)
         for name in ("agents", "local_ratio"):
             if getattr(self, name) is not None:
                 raise UserError(f"env.{name}: {self.id} has no such setting; spread has.")
@@ -50,7 +50,7 @@ def steps(action: Tensor) -> Tensor:
     return ACCEL * torch.tensor(MOVES, dtype=torch.float64, device=action.device)[action]
 
 
-class Spread(TorchGame):
+class SimpleSpread(TorchGame):
     """Agents cover as many landmarks and keep off each other. The world: places and speeds of agents, landmarks."""
 
     radius = 0.15

@@ -322,10 +322,10 @@ class IdentityConfig(WrapperConfig):
     """Which agent of a game a slot is, beside the observation: agents that share a network tell their roles by it."""
 
     def build(self, env: Env) -> Env:
-        return Identity(env)
+        return AgentIdentity(env)
 
 
-class Identity(PureWrapper):
+class AgentIdentity(PureWrapper):
     """`identity` beside the observation (its parts, or `obs` where it is one): one-hot, [agents]."""
 
     def __init__(self, env: Env) -> None:

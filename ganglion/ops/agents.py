@@ -22,7 +22,7 @@ def by_slot(tree: Any) -> Any:
     return map_tree(lambda x: x.transpose(1, 2).flatten(1, 2), tree)
 
 
-class Whole(NamedTuple):
+class CopyRows(NamedTuple):
     """A rollout by copy as networks read it: its T rows and the one after them."""
 
     obs: Obs  # what each agent sees, [T + 1, B, ...]
@@ -31,14 +31,14 @@ class Whole(NamedTuple):
     there: Tensor  # [T + 1, C, N] whose observation says something: the living, and who lived until a row was cut
 
 
-def whole(r: Rollout) -> Whole:
+def whole(r: Rollout) -> CopyRows:
     """The rows of a rollout by copy, and the one that follows them."""
     obs, past = r.last
     seen = map_tree(lambda x, last: torch.cat([x, last]), r.obs, obs)
     starts, alive, survives = (r.extras[name] for name in ("starts", "alive", "survives"))
     start = torch.cat([starts, past.start[..., None].expand(-1, -1, starts.shape[2])])
     there = torch.cat([alive[:1], alive[1:] | survives[:-1], survives[-1:]])
-    return Whole(by_slot(seen), Past(by_slot(r.past.memory), by_slot(start)), seen, there)
+    return CopyRows(by_slot(seen), Past(by_slot(r.past.memory), by_slot(start)), seen, there)
 
 
 def team_sum(value: Tensor, counts: Tensor) -> Tensor:

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from ganglion.config import RunConfig, load
+from ganglion.config import RunConfig
+from ganglion.config.files import load
 from ganglion.registry import presets
 from ganglion.runtime.build import build
 
