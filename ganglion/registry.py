@@ -80,6 +80,9 @@ TABLE: dict[str, dict[str, str]] = {
         "prioritised": "ganglion.buffers.prioritised",
         "rollout": "ganglion.buffers.rollout",
     },
+    "relabel": {
+        "hindsight": "ganglion.buffers.hindsight",
+    },
     "limiter": {
         "ratio": "ganglion.buffers.limiter",
         "ready": "ganglion.buffers.limiter",

@@ -269,6 +269,13 @@ class Folded:
         return self.cfg.build(spec, device, self.fold)
 
 
+class RelabelConfig(Part, family="relabel"):
+    """What is changed in transitions when a replay is sampled."""
+
+    def build(self, spec: EnvSpec, ring: Any, history: int) -> Any:
+        raise NotImplementedError(f"{type(self).__name__} has no build")
+
+
 class BufferConfig(Part, family="buffer"):
     """Where rows are kept until they are learned from."""
 
