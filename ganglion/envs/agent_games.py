@@ -42,7 +42,7 @@ Array = np.ndarray[Any, Any]
 PACKAGES = ("mpe2", "pettingzoo")  # whose modules a config may name
 
 
-class Moment(NamedTuple):
+class GameStep(NamedTuple):
     """What happened to the agents that are there, by name."""
 
     obs: Mapping[str, Any]
@@ -62,9 +62,9 @@ class Game(Protocol):
         """Of observations and actions."""
         ...
 
-    def reset(self, seed: int) -> Moment: ...
+    def reset(self, seed: int) -> GameStep: ...
 
-    def step(self, actions: Mapping[str, Any]) -> Moment: ...
+    def step(self, actions: Mapping[str, Any]) -> GameStep: ...
 
     def central(self) -> Any:
         """The state of the game; None where it has none."""
@@ -97,12 +97,12 @@ class ParallelGame(Named):
         env.reset(seed=0)
         super().__init__(env)
 
-    def reset(self, seed: int) -> Moment:
+    def reset(self, seed: int) -> GameStep:
         obs, _ = self.env.reset(seed=seed)
-        return Moment(obs, {}, {}, {})
+        return GameStep(obs, {}, {}, {})
 
-    def step(self, actions: Mapping[str, Any]) -> Moment:
-        return Moment(*self.env.step(dict(actions))[:4])
+    def step(self, actions: Mapping[str, Any]) -> GameStep:
+        return GameStep(*self.env.step(dict(actions))[:4])
 
 
 class TurnGame(Named):
@@ -115,11 +115,11 @@ class TurnGame(Named):
         super().__init__(env)
         self.stated = False
 
-    def reset(self, seed: int) -> Moment:
+    def reset(self, seed: int) -> GameStep:
         self.env.reset(seed=seed)
         return self.moment({})
 
-    def step(self, actions: Mapping[str, Any]) -> Moment:
+    def step(self, actions: Mapping[str, Any]) -> GameStep:
         env, there = self.env, list(self.env.agents)
         env.step(actions[env.agent_selection])
         said = {name: (env.rewards[name], env.terminations[name], env.truncations[name]) for name in there}
@@ -128,12 +128,12 @@ class TurnGame(Named):
             env.step(None)  # how the dead leave
         return self.moment(said)
 
-    def moment(self, said: Mapping[str, tuple[float, bool, bool]]) -> Moment:
+    def moment(self, said: Mapping[str, tuple[float, bool, bool]]) -> GameStep:
         reward = {name: row[0] for name, row in said.items()}
         over, cut = ({name: bool(row[i]) for name, row in said.items()} for i in (1, 2))
         obs = {name: self.env.observe(name) for name in self.env.agents}
         acts = frozenset({self.env.agent_selection} if self.env.agents else ())
-        return Moment({**(self.last if said else {}), **obs}, reward, over, cut, acts)
+        return GameStep({**(self.last if said else {}), **obs}, reward, over, cut, acts)
 
 
 class TupleGame:
@@ -152,17 +152,17 @@ class TupleGame:
     def central(self) -> Any:
         return None
 
-    def reset(self, seed: int) -> Moment:
+    def reset(self, seed: int) -> GameStep:
         self.length = 0
-        return Moment(self.each(self.env.reset(seed=seed)[0]), {}, {}, {})
+        return GameStep(self.each(self.env.reset(seed=seed)[0]), {}, {}, {})
 
-    def step(self, actions: Mapping[str, Any]) -> Moment:
+    def step(self, actions: Mapping[str, Any]) -> GameStep:
         self.length += 1
         obs, reward, over, cut, _ = self.env.step([actions[name] for name in self.names])
         late = self.length >= self.limit  # which these packages call terminated
         over, cut = bool(over) and not late, bool(cut) or late
         flags = dict.fromkeys(self.names, over), dict.fromkeys(self.names, cut)
-        return Moment(self.each(obs), self.each(reward), *flags)
+        return GameStep(self.each(obs), self.each(reward), *flags)
 
     def each(self, values: Any) -> dict[str, Any]:
         return dict(zip(self.names, values, strict=True))
@@ -171,7 +171,7 @@ class TupleGame:
 # ------------------------------------------------------------ spaces
 
 
-class Layout:
+class AgentSpaces:
     """The observations and actions of agents that may differ, as those of one space."""
 
     def __init__(self, game: Game) -> None:
@@ -258,10 +258,12 @@ class AgentGames(Env):
         if slots % agents:
             raise UserError(f"env.slots: {slots} are no whole copies of a game of {agents} agents.")
         self.copies = [Copy(first), *(Copy(make()) for _ in range(slots // agents - 1))]
-        self.layout, self.limit, self.device = Layout(first), limit, torch.device(device)
+        self.agent_spaces, self.limit, self.device = AgentSpaces(first), limit, torch.device(device)
         self.names, self.seed, self.episode = first.names, 0, [0] * len(self.copies)
-        self.spec = EnvSpec(self.layout.space, self.layout.action, slots, name, first.names, turns=first.turns)
-        blank = self.layout.blank()
+        self.spec = EnvSpec(
+            self.agent_spaces.space, self.agent_spaces.action, slots, name, first.names, turns=first.turns
+        )
+        blank = self.agent_spaces.blank()
         self.obs = {key: np.stack([part] * slots) for key, part in blank.items()}
         self.reward = np.zeros(slots, np.float32)
         self.flags = np.zeros((4, slots), np.bool_)  # terminated, truncated, valid, acts
@@ -279,7 +281,7 @@ class AgentGames(Env):
         for c, copy in enumerate(self.copies):
             if copy.alive:
                 slots = {name: self.slot(c, name) for name in copy.alive}
-                self.move(c, {n: self.layout.chosen(self.names.index(n), chosen[s]) for n, s in slots.items()})
+                self.move(c, {n: self.agent_spaces.chosen(self.names.index(n), chosen[s]) for n, s in slots.items()})
             else:
                 self.episode[c] += 1
                 self.begin(c)
@@ -319,22 +321,22 @@ class AgentGames(Env):
             scores = zip(slots, copy.totals.values(), copy.lengths.values(), strict=True)
             self.finished += [Episode(slot, total, length, {}) for slot, total, length in scores]
 
-    def put(self, c: int, name: str, moment: Moment) -> None:
+    def put(self, c: int, name: str, moment: GameStep) -> None:
         """What an agent sees now; the dead keep what they saw last."""
         slot, game = self.slot(c, name), self.copies[c].game
         alive = name in self.copies[c].alive
         self.flags[2:, slot] = alive, alive and (moment.acts is None or name in moment.acts)
         if name in moment.obs:
-            self.obs["obs"][slot], mask = self.layout.watched(self.names.index(name), moment.obs[name])
+            self.obs["obs"][slot], mask = self.agent_spaces.watched(self.names.index(name), moment.obs[name])
             if mask is not None:
                 self.obs["action_mask"][slot] = mask
         elif not self.copies[c].taken:
-            for key, part in self.layout.blank().items():
+            for key, part in self.agent_spaces.blank().items():
                 self.obs[key][slot] = part
         if CENTRAL in self.obs:
             self.obs[CENTRAL][slot] = game.central()
 
-    def called(self, call: Callable[[Any], Moment], given: Any) -> Moment:
+    def called(self, call: Callable[[Any], GameStep], given: Any) -> GameStep:
         try:
             return call(given)
         except Exception as error:
@@ -364,14 +366,14 @@ class AgentGames(Env):
 
     def packed(self, taken: list[dict[str, Any]]) -> torch.Tensor:
         """Actions of an episode [steps, agents, ...]; zeros of those who took none."""
-        none = self.layout.action
+        none = self.agent_spaces.action
         zero = np.zeros(() if isinstance(none, Discrete) else none.shape)  # type: ignore[union-attr]
         rows = [[self.widened(row[name]) if name in row else zero for name in self.names] for row in taken]
         return torch.tensor(np.array(rows, np.float64).reshape(len(taken), len(self.names), *zero.shape))
 
     def widened(self, action: Any) -> Array:
-        wide = np.zeros(() if self.layout.discrete else self.layout.action.shape)  # type: ignore[union-attr]
-        if self.layout.discrete:
+        wide = np.zeros(() if self.agent_spaces.discrete else self.agent_spaces.action.shape)  # type: ignore[union-attr]
+        if self.agent_spaces.discrete:
             return np.asarray(float(action))
         wide[: len(action)] = action
         return wide
@@ -388,8 +390,8 @@ class AgentGames(Env):
         self.finished = [Episode.read(e) for e in state.scalars["finished"]]
 
     def again(self, agent: int, row: Array) -> Any:
-        own = self.layout.own[agent]
-        return int(row[agent]) if self.layout.discrete else row[agent][: own.shape[0]].astype(own.dtype)
+        own = self.agent_spaces.own[agent]
+        return int(row[agent]) if self.agent_spaces.discrete else row[agent][: own.shape[0]].astype(own.dtype)
 
 
 # ------------------------------------------------------------ configs
