@@ -120,6 +120,7 @@ KINDS = (
     "{kind: toy, id: chain}",
     "{kind: matrix, id: penalty}",
     "{kind: foraging}",
+    "{kind: pettingzoo, id: x}",
     "{kind: particles, id: spread}",
 )
 
