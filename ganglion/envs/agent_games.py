@@ -70,6 +70,8 @@ class Game(Protocol):
         """The state of the game; None where it has none."""
         ...
 
+    def close(self) -> None: ...
+
 
 class Named:
     """What PettingZoo's two interfaces share."""
@@ -88,6 +90,9 @@ class Named:
 
     def central(self) -> Any:
         return self.env.state() if self.stated else None
+
+    def close(self) -> None:
+        self.env.close()
 
 
 class ParallelGame(Named):
@@ -151,6 +156,9 @@ class TupleGame:
 
     def central(self) -> Any:
         return None
+
+    def close(self) -> None:
+        self.env.close()
 
     def reset(self, seed: int) -> GameStep:
         self.length = 0
@@ -355,7 +363,7 @@ class AgentGames(Env):
 
     def close(self) -> None:
         for copy in self.copies:
-            copy.game.env.close()  # type: ignore[attr-defined]
+            copy.game.close()
 
     # ------------------------------------------------------------ resuming: the same episodes, played again
 
