@@ -1,8 +1,9 @@
 """XingTian's environments of several agents, in both ways of stepping, as games of Ganglion.
 
-In XingTian an environment says by `api_type` how it is stepped: "unified", where one call takes the actions of all agents,
-or "standalone", where each agent calls `step(action, agent_index)` for itself. Here the first is a game whose agents act at
-once, the second one in which they take turns; `update_weights_map`, which says whose weights an agent gets, is `players`.
+In XingTian an environment says by `api_type` how it is stepped: "unified", where one call takes the actions of all
+agents, or "standalone", where each agent calls `step(action, agent_index)` for itself. Here the first is a game whose
+agents act at once, the second one in which they take turns; `update_weights_map`, which says whose weights an agent
+gets, is `players`.
 
     python examples/from_xingtian_agents.py
 """
