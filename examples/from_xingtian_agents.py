@@ -101,7 +101,7 @@ class PairConfig(EnvConfig):
     api_type: Literal["unified", "standalone"] = "unified"
 
     def build(self, slots: int | None = None, device: str = "cpu", render: bool = False) -> AgentGames:
-        return AgentGames(lambda: Port(Pair(self.api_type)), slots or self.slots, "pair", device, None)
+        return AgentGames(lambda: Port(Pair(self.api_type)), slots or self.slots, "pair", device)
 
 
 def main(steps: int = 8_000) -> dict[str, float]:

@@ -260,7 +260,7 @@ class AgentGames(Env):
 
     promise: Promise = "replay"
 
-    def __init__(self, make: Callable[[], Game], slots: int, name: str, device: str, limit: int | None) -> None:
+    def __init__(self, make: Callable[[], Game], slots: int, name: str, device: str, limit: int = 0) -> None:
         first = make()
         agents = len(first.names)
         if slots % agents:
@@ -279,6 +279,7 @@ class AgentGames(Env):
 
     def reset(self, seed: int) -> Step:
         self.seed, self.finished, self.episode = seed, [], [0] * len(self.copies)
+        self.reward[:], self.flags[:2] = 0.0, False
         for c in range(len(self.copies)):
             self.begin(c)
         return self.shown()
@@ -310,7 +311,7 @@ class AgentGames(Env):
         copy = self.copies[c]
         copy.taken.append(actions)
         moment = self.called(copy.game.step, actions)
-        late = self.limit is not None and len(copy.taken) >= self.limit
+        late = 0 < self.limit <= len(copy.taken)
         for name in sorted(copy.alive):
             slot = self.slot(c, name)
             over, cut = bool(moment.terminated.get(name)), bool(moment.truncated.get(name)) or late
@@ -416,7 +417,7 @@ class AgentGamesConfig(EnvConfig):
         raise NotImplementedError(f"{type(self).__name__} makes no game")
 
     def build(self, slots: int | None = None, device: str = "cpu", render: bool = False) -> AgentGames:
-        return AgentGames(self.game, slots or self.slots, self.id, device, self.time_limit)
+        return AgentGames(self.game, slots or self.slots, self.id, device, self.time_limit or 0)
 
     def module(self, name: str, extra: str) -> Any:
         try:

@@ -14,6 +14,7 @@ from ganglion.config import RunConfig
 from ganglion.config.files import load
 from ganglion.core import CENTRAL, Discrete
 from ganglion.envs.agent_games import AgentGames, ParallelGame, TurnGame
+from ganglion.envs.check import check_env
 from ganglion.errors import EnvError, UserError
 from ganglion.runtime.run import Run
 from tests.equal.runs import fingerprint
@@ -56,7 +57,7 @@ class Hunt:
 
 
 def hunt(slots: int = 3) -> AgentGames:
-    return AgentGames(lambda: ParallelGame(Hunt()), slots, "hunt", "cpu", None)
+    return AgentGames(lambda: ParallelGame(Hunt()), slots, "hunt", "cpu")
 
 
 def test_the_dead_and_the_absent() -> None:
@@ -130,7 +131,7 @@ class Count:
 
 
 def test_turns() -> None:
-    env = AgentGames(lambda: TurnGame(Count()), 2, "count", "cpu", None)
+    env = AgentGames(lambda: TurnGame(Count()), 2, "count", "cpu")
     step = env.reset(0)
     assert env.spec.turns
     turns = [step.acts.tolist()]  # type: ignore[union-attr]
@@ -154,6 +155,12 @@ def test_a_game_that_fails_is_named() -> None:
     env.copies[0].game.env.agents = []  # type: ignore[attr-defined]
     with pytest.raises(EnvError, match="env: hunt raised AssertionError"):
         env.step(torch.tensor([0, 0, 0]))
+
+
+@pytest.mark.parametrize("game", ["mpe2", "lbforaging"])
+def test_the_checker_has_nothing_to_say(game: str) -> None:
+    report = check_env(config(game).env, steps=300, seconds=1.0)
+    assert not [finding for finding in report.findings if finding.verdict == "fail"]
 
 
 def test_resumed_in_the_middle() -> None:
