@@ -162,6 +162,8 @@ class TupleGame:
 
     def reset(self, seed: int) -> GameStep:
         self.length = 0
+        for player in getattr(self.env, "players", ()):
+            player.position = None  # lbforaging keeps new players off where those of the last episode stood
         return GameStep(self.each(self.env.reset(seed=seed)[0]), {}, {}, {})
 
     def step(self, actions: Mapping[str, Any]) -> GameStep:

@@ -14,7 +14,7 @@ from ganglion.config import RunConfig
 from ganglion.config.files import load
 from ganglion.core import CENTRAL, Discrete
 from ganglion.envs.agent_games import AgentGames, ParallelGame, TurnGame
-from ganglion.envs.check import check_env
+from ganglion.envs.check.check_env import check_env
 from ganglion.errors import EnvError, UserError
 from ganglion.runtime.run import Run
 from tests.equal.runs import fingerprint
