@@ -72,6 +72,7 @@ TABLE: dict[str, dict[str, str]] = {
         "foraging": "ganglion.envs.foraging",
         "kuhn": "ganglion.envs.kuhn",
         "lbforaging": "ganglion.envs.agent_games",
+        "leduc": "ganglion.envs.leduc",
         "matrix": "ganglion.envs.matrix_games",
         "particles": "ganglion.envs.particles",
         "pettingzoo": "ganglion.envs.agent_games",
