@@ -36,6 +36,7 @@ TABLE: dict[str, dict[str, str]] = {
         "flashsac": "ganglion.algos.flashsac",
         "fqf": "ganglion.algos.fqf",
         "gail": "ganglion.algos.gail",
+        "hybrid_sac": "ganglion.algos.hybrid_sac",
         "impala": "ganglion.algos.impala",
         "iql": "ganglion.algos.iql",
         "iqn": "ganglion.algos.iqn",

@@ -158,6 +158,10 @@ SORTS: dict[str, dict[str, Any]] = {
         "algo": {"kind": "mappo", "horizon": 12, "minibatches": 2, "critic": {"hidden": [16], "normalise": True},
                  "net": {"hidden": [16], "memory": "gru", "memory_size": 8, "normalise": True}},
         "env": {"kind": "particles", "id": "speaker_listener", "slots": 6}},
+    "hybrid_sac": {
+        "algo": {"kind": "hybrid_sac", "replay": REPLAY, "net": {"hidden": [16]},
+                 "limiter": {"warmup": 150, "opt_interval": 2}},
+        "env": {"kind": "toy", "id": "hybrid", "slots": 2}},
     "discrete_sac": {
         "algo": {"kind": "discrete_sac", "replay": REPLAY, "net": {"hidden": [16]},
                  "limiter": {"warmup": 150, "opt_interval": 2}},
