@@ -33,6 +33,7 @@ TABLE: dict[str, dict[str, str]] = {
         "discrete_sac": "ganglion.algos.discrete_sac",
         "dqfd": "ganglion.algos.dqfd",
         "dqn": "ganglion.algos.dqn",
+        "edac": "ganglion.algos.edac",
         "flashsac": "ganglion.algos.flashsac",
         "fqf": "ganglion.algos.fqf",
         "gail": "ganglion.algos.gail",
