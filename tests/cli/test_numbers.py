@@ -9,6 +9,7 @@ import types
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from functools import reduce
+from inspect import get_annotations
 from pathlib import Path
 from typing import Annotated, Any, Union, get_args, get_origin
 
@@ -104,7 +105,12 @@ def everywhere() -> Iterator[tuple[str, str]]:
         for name in registry.TABLE[family]:
             if name not in ("envpool", "atari"):  # a library is needed, or it is gym's and frames beside it
                 kind = registry.lookup(family, name)
-                yield from ((kind.__name__, key) for key, x in kind.model_fields.items() if numeric(x.annotation))
+                yield from (definer(kind, key) for key, x in kind.model_fields.items() if numeric(x.annotation))
+
+
+def definer(kind: type[Config], name: str) -> tuple[str, str]:
+    """A setting, and the class that says what it takes."""
+    return next(cls.__name__ for cls in kind.__mro__ if name in get_annotations(cls)), name
 
 
 def found() -> dict[tuple[type, str], tuple[str, str]]:
@@ -173,7 +179,7 @@ def attempt(case: str, path: str, value: str, folder: Path) -> str:
 def test_there_are_enough_fields() -> None:
     assert len(FIELDS) > 120
     named = {path for _, path in FIELDS}
-    owners = {(kind.__name__, name) for kind, name in SEEN}
+    owners = {definer(kind, name) for kind, name in SEEN}
     missing = [at for at in everywhere() if at not in owners]
     assert not missing, "CASES needs one that has these"
     assert {"algo.lr", "algo.replay.capacity", "env.clip_obs", "fleet.queue", "eval.every", "run.seed"} <= named
