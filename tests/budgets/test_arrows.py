@@ -25,6 +25,7 @@ ALLOWED: dict[str, set[str]] = {
     "envs": {"core", "config"},
     "record": {"core", "config"},
     "league": {"core", "config"},
+    "analysis": {"config", "record"},
     "fast": {"core", "config", "cpp_extension", "processes"},
     "runtime": {
         "core",
