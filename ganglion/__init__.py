@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from ganglion import algos, buffers, config, core, envs, fast, nn, ops, record, registry, runtime
     from ganglion.config import RunConfig, register
-    from ganglion.config import dump as dump_config
-    from ganglion.config import load as load_config
+    from ganglion.config.files import dump as dump_config
+    from ganglion.config.files import load as load_config
     from ganglion.envs.check.check_env import check_env
     from ganglion.errors import UserError
     from ganglion.runtime.quick import Experiment
@@ -42,9 +42,9 @@ _NAMES = {
     "SavedAgent": ("ganglion.runtime.saved_agent", "SavedAgent"),
     "UserError": ("ganglion.errors", "UserError"),
     "check_env": ("ganglion.envs.check.check_env", "check_env"),
-    "dump_config": ("ganglion.config", "dump"),
+    "dump_config": ("ganglion.config.files", "dump"),
     "evaluate": ("ganglion.runtime.run", "evaluate"),
-    "load_config": ("ganglion.config", "load"),
+    "load_config": ("ganglion.config.files", "load"),
     "register": ("ganglion.registry", "register"),
 }
 

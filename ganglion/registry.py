@@ -21,6 +21,7 @@ TABLE: dict[str, dict[str, str]] = {
     "algo": {
         "a2c": "ganglion.algos.a2c",
         "acer": "ganglion.algos.acer",
+        "airl": "ganglion.algos.airl",
         "awac": "ganglion.algos.awac",
         "bc": "ganglion.algos.bc",
         "bootstrapped_dqn": "ganglion.algos.bootstrapped_dqn",
@@ -30,9 +31,11 @@ TABLE: dict[str, dict[str, str]] = {
         "d4pg": "ganglion.algos.d4pg",
         "ddpg": "ganglion.algos.ddpg",
         "discrete_sac": "ganglion.algos.discrete_sac",
+        "dqfd": "ganglion.algos.dqfd",
         "dqn": "ganglion.algos.dqn",
         "flashsac": "ganglion.algos.flashsac",
         "fqf": "ganglion.algos.fqf",
+        "gail": "ganglion.algos.gail",
         "impala": "ganglion.algos.impala",
         "iql": "ganglion.algos.iql",
         "iqn": "ganglion.algos.iqn",
@@ -46,6 +49,7 @@ TABLE: dict[str, dict[str, str]] = {
         "redq": "ganglion.algos.redq",
         "reinforce": "ganglion.algos.reinforce",
         "sac": "ganglion.algos.sac",
+        "sqil": "ganglion.algos.sqil",
         "td3": "ganglion.algos.td3",
         "td3_bc": "ganglion.algos.td3_bc",
         "tqc": "ganglion.algos.tqc",
@@ -74,6 +78,9 @@ TABLE: dict[str, dict[str, str]] = {
         "prioritised": "ganglion.buffers.prioritised",
         "rollout": "ganglion.buffers.rollout",
     },
+    "relabel": {
+        "hindsight": "ganglion.buffers.hindsight",
+    },
     "limiter": {
         "ratio": "ganglion.buffers.limiter",
         "ready": "ganglion.buffers.limiter",
@@ -81,9 +88,19 @@ TABLE: dict[str, dict[str, str]] = {
     },
     "processor": {
         "rows": "ganglion.buffers.processors",
+        "demonstrated": "ganglion.buffers.demonstrated",
+        "recorded": "ganglion.data.recorder",
     },
     "wrapper": {
+        "joint": "ganglion.envs.joint_actions",
         "previous": "ganglion.envs.wrappers",
+    },
+    "matchmaker": {
+        "league": "ganglion.league.matchmakers",
+        "pfsp": "ganglion.league.matchmakers",
+        "psro": "ganglion.league.matchmakers",
+        "self": "ganglion.league.matchmakers",
+        "uniform": "ganglion.league.matchmakers",
     },
     "mode": {
         "local": "ganglion.runtime.build",
@@ -93,6 +110,7 @@ TABLE: dict[str, dict[str, str]] = {
         "files": "ganglion.fleet.build",
         "learners": "ganglion.fleet.learner_processes",
         "offline": "ganglion.data.offline",
+        "with_data": "ganglion.data.offline",
     },
     "writer": {
         "console": "ganglion.record.writers.console",

@@ -69,7 +69,7 @@ def asked_cases(args: argparse.Namespace) -> list[RunConfig]:
         raise UserError("nothing to train. Try: ganglion train cartpole/dqn, or ganglion list zoo")
     if source is None or source in registry.presets() or isfile(source):  # else it is refused, at once
         load_torch()
-    from ganglion.config import cases
+    from ganglion.config.files import cases
 
     found = cases(source, [*named, *placed, *overrides], args.imports)
     return found if args.seeds is None else seeded(found, args.seeds)

@@ -10,6 +10,7 @@ from ganglion.cli import (
     bench,
     check,
     compare,
+    data,
     evaluate,
     explore,
     launch,
@@ -32,6 +33,7 @@ COMMANDS = {
     "eval": evaluate,
     "play": play,
     "record": record,
+    "data": data,
     "replay": replay,
     "list": listing,
     "show": show,
@@ -54,6 +56,7 @@ examples:
   ganglion eval runs/cartpole-dqn-20260101-120000 --episodes 100 --json
   ganglion play runs/cartpole-dqn-20260101-120000 --out cartpole.gif
   ganglion record runs/cartpole-dqn-20260101-120000 --out data/cartpole       its episodes as a dataset
+  ganglion data data/cartpole                       what is in a dataset
   ganglion replay runs/cartpole-dqn-20260101-120000 3-17    an episode whose environment failed, again
   ganglion list zoo                                 also: algos, envs, nets, writers, ...
   ganglion show cartpole/dqn                        every setting, resolved

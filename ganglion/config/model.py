@@ -104,13 +104,17 @@ class Config(BaseModel):
         for line in error.errors(include_url=False):
             message = line["msg"]
             if line["type"] == "extra_forbidden" and len(line["loc"]) == 1:
-                owner = f" of {cls.family} {cls.kind!r}" if cls.kind else ""
-                known = list(cls.model_fields)
-                close = nearest(str(line["loc"][0]), known)
-                message = f"unknown key{owner}. Accepted: {', '.join(known) or 'none'}.{close}"
+                message = cls.unknown(str(line["loc"][0]))
             kind = PydanticCustomError(line["type"], message)
             lines.append(InitErrorDetails(type=kind, loc=line["loc"], input=line["input"]))
         return ValidationError.from_exception_data(error.title, lines)
+
+    @classmethod
+    def unknown(cls, key: str) -> str:
+        """What to say of a key that it has not."""
+        owner = f" of {cls.family} {cls.kind!r}" if cls.kind else ""
+        known = list(cls.model_fields)
+        return f"unknown key{owner}. Accepted: {', '.join(known) or 'none'}.{nearest(key, known)}"
 
     @model_serializer(mode="plain")
     def plain(self) -> dict[str, Any]:
@@ -127,10 +131,43 @@ class Part(Config):
         raise NotImplementedError(f"{type(self).__name__} has no build")
 
 
+class BonusConfig(Part, family="bonus"):
+    """A second reward, for what is new."""
+
+    def build(self, inner: Algorithm[Any, Any], spec: EnvSpec) -> Algorithm[Any, Any]:
+        """The algorithm, learning from richer rewards."""
+        raise NotImplementedError(f"{type(self).__name__} has no build")
+
+
+# What algorithms lack that learn from what they have just collected.
+FRESH = {
+    "n_step": "its returns weigh sums of every length (lam) over whole rollouts",
+    "replay": "it learns from what it has just collected, which has no priorities",
+}
+
+
 class AlgoConfig(Part, family="algo"):
     """Every knob of an algorithm, and what to plug around it."""
 
     actions: ClassVar[Literal["any", "discrete", "bounded"]] = "any"  # in which action spaces it can act
+    imitates: ClassVar[bool] = False  # whether it learns from demonstrations beside an environment
+    lacks: ClassVar[Mapping[str, str]] = {}  # settings that others have and it has not, and why
+    bonus: BonusConfig | None = None  # a second reward, for what is new
+
+    @classmethod
+    def unknown(cls, key: str) -> str:
+        """With the reason, where it is known why there is none, and the algorithms that have it."""
+        if key not in cls.lacks:
+            return super().unknown(key)
+        able = [name for name, kind in _algorithms().items() if key in kind.model_fields and key not in kind.lacks]
+        return f"{cls.kind} has none: {cls.lacks[key]}. Algorithms with it: {', '.join(able)}."
+
+    def whole(self, spec: EnvSpec) -> Algorithm[Any, Any]:
+        """The algorithm with what is around it."""
+        if self.bonus is not None and "bonus" in self.lacks:
+            raise UserError(f"algo.bonus: {self.unknown('bonus')}")
+        made = self.build(spec)
+        return made if self.bonus is None else self.bonus.build(made, spec)
 
     @classmethod
     def accepts(cls, space: Space) -> bool:
@@ -146,8 +183,9 @@ class AlgoConfig(Part, family="algo"):
         if self.accepts(spec.action):
             return
         needs = {"discrete": "a Discrete action space", "bounded": "a Box action space with finite bounds"}
-        able = [name for name in registry.TABLE["algo"] if registry.lookup("algo", name).accepts(spec.action)]
-        needed, tried = needs.get(self.actions, "another action space"), f"Try {' or '.join(able)}."
+        one = ", or make one choice of all: env.wrap=[joint]" if self.actions == "discrete" else ""
+        able = [name for name, kind in _algorithms().items() if kind.accepts(spec.action)]
+        needed, tried = needs.get(self.actions, "another action space"), f"Try {' or '.join(able)}{one}."
         raise UserError(f"algo.kind: {self.kind} needs {needed}; {spec.name} has {spec.action}. {tried}")
 
     def build(self, spec: EnvSpec) -> Algorithm[Any, Any]:
@@ -196,12 +234,9 @@ class EnvConfig(Part, family="env"):
         return self, ""
 
 
-class BonusConfig(Part, family="bonus"):
-    """A second reward, for what is new."""
-
-    def build(self, inner: Algorithm[Any, Any], spec: EnvSpec) -> Algorithm[Any, Any]:
-        """The algorithm, learning from richer rewards."""
-        raise NotImplementedError(f"{type(self).__name__} has no build")
+def _algorithms() -> dict[str, type[AlgoConfig]]:
+    """Those of the package, by name."""
+    return {name: registry.lookup("algo", name) for name in registry.TABLE["algo"]}
 
 
 class NetConfig(Part, family="net"):
@@ -233,6 +268,13 @@ class Folded:
 
     def build(self, spec: EnvSpec, device: torch.device) -> Buffer:
         return self.cfg.build(spec, device, self.fold)
+
+
+class RelabelConfig(Part, family="relabel"):
+    """What is changed in transitions when a replay is sampled."""
+
+    def build(self, spec: EnvSpec, ring: Any, history: int) -> Any:
+        raise NotImplementedError(f"{type(self).__name__} has no build")
 
 
 class BufferConfig(Part, family="buffer"):
@@ -281,6 +323,10 @@ class ProcessorConfig(Part, family="processor"):
 
     def build(self, spec: EnvSpec, device: torch.device) -> Processor:
         raise NotImplementedError(f"{type(self).__name__} has no build")
+
+
+class MatchmakerConfig(Part, family="matchmaker"):
+    """A league: its players, and how their opponents are chosen. See `league.settings`."""
 
 
 class WriterConfig(Part, family="writer"):

@@ -89,6 +89,10 @@ class PureWrapper(Wrapper):
 
     own: Any = ()
 
+    def act(self, action: Action) -> Action:
+        """What is done in the environment."""
+        return action
+
     def first(self, step: Step) -> tuple[Any, Step]:
         """After a reset: what is remembered, what is shown."""
         raise NotImplementedError
@@ -107,7 +111,7 @@ class PureWrapper(Wrapper):
         return step
 
     def step(self, action: Action) -> Step:
-        self.own, step = self.after(self.own, action, self.env.step(action))
+        self.own, step = self.after(self.own, action, self.env.step(self.act(action)))
         return step
 
 
@@ -125,7 +129,7 @@ class PureChange:
         self.inner.keep(inner)
 
     def turn(self, world: Any, action: Action) -> tuple[Any, Step]:
-        inner, step = self.inner.turn(world[0], action)
+        inner, step = self.inner.turn(world[0], self.wrapper.act(action))
         own, shown = self.wrapper.after(world[1], action, step)
         return (inner, own), shown
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import gymnasium
 
-from ganglion.config import RunConfig, load
+from ganglion.config import RunConfig
+from ganglion.config.files import load
 from ganglion.runtime.saved_agent import SavedAgent, train
 
 World = str | Mapping[str, Any] | Callable[..., "gymnasium.Env[Any, Any]"]

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import torch
 
 from ganglion import registry
-from ganglion.config import RunConfig, dump, load
-from ganglion.config.files import modules
+from ganglion.config import RunConfig
+from ganglion.config.files import dump, load, modules
 from ganglion.core import Command, EnvSpec, Episode, Json, LogData, Progress, State, Stop, join, read_count, under
 from ganglion.errors import (
     AlgorithmError,
@@ -47,7 +47,7 @@ from ganglion.runtime.build import build, build_agents, build_env, build_evaluat
 from ganglion.runtime.engine import Engine
 from ganglion.runtime.evaluator import deviation, never
 from ganglion.runtime.failures import Failed
-from ganglion.runtime.players import Player, Table
+from ganglion.runtime.players import Player, Table, check_scored
 from ganglion.runtime.randomness import derive
 from ganglion.runtime.trainer import Trainer, named
 
@@ -458,6 +458,7 @@ def frames(folder: Where | str, episodes: int, seed: int, which: str = "best") -
     cfg, made, _ = load_agents(folder, which)
     slots = sum(len(player.agents) for player, _ in made)
     env = (cfg.eval.env or cfg.env).whole(slots=slots, device=str(made[0][1].device), render=True)
+    check_scored(env.spec, made[0][0].world)
     step, table = env.reset(derive(seed, "test")), Table([(agent, p.place(env.spec)) for p, agent in made], slots)
     while episodes:
         yield env.render()
