@@ -66,6 +66,7 @@ TABLE: dict[str, dict[str, str]] = {
         "atari": "ganglion.envs.configs",
         "envpool": "ganglion.envs.envpool",
         "kuhn": "ganglion.envs.kuhn",
+        "leduc": "ganglion.envs.leduc",
         "matrix": "ganglion.envs.matrix_games",
         "torch": "ganglion.envs.configs",
         "toy": "ganglion.envs.configs",
