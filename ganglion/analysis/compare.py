@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ganglion.analysis import statistics
-from ganglion.analysis.runs import EVAL, Group, RunData, differences, grouped, scores
+from ganglion.analysis.runs import EVAL, RunData, RunGroup, differences, grouped, scores
 from ganglion.analysis.statistics import Array
 from ganglion.errors import UserError
 
@@ -72,7 +72,7 @@ def compare(runs: Sequence[RunData], metric: str = EVAL, which: str = "last") ->
     return Comparison(metric, which, tasks, scored, pairs, differences(groups), notes(groups, scored, tasks))
 
 
-def shared_tasks(groups: Sequence[Group]) -> list[str]:
+def shared_tasks(groups: Sequence[RunGroup]) -> list[str]:
     """The environments on which all groups have runs."""
     if not groups:
         raise UserError("RUN: there are no runs in what was named.")
@@ -83,14 +83,14 @@ def shared_tasks(groups: Sequence[Group]) -> list[str]:
     return common
 
 
-def table(group: Group, metric: str, which: str, tasks: Sequence[str]) -> Array:
+def table(group: RunGroup, metric: str, which: str, tasks: Sequence[str]) -> Array:
     """Scores [runs, tasks]: as many runs of each task as of the one with the fewest."""
     each = scores(group, metric, which, tasks)
     count = min(len(one) for one in each)
     return np.array([one[:count] for one in each], np.float64).T
 
 
-def made(group: Group, raw: Array, scaled: Array, tasks: int) -> Scored:
+def made(group: RunGroup, raw: Array, scaled: Array, tasks: int) -> Scored:
     speeds = [run.steps / run.seconds for run in group.runs if run.seconds > 0]
     figures = statistics.summary(raw if tasks == 1 else scaled)
     steps = min(run.steps for run in group.runs)
@@ -110,7 +110,7 @@ def pair(first: Scored, second: Scored, tasks: int) -> Pair:
     )  # fmt: skip
 
 
-def notes(groups: Sequence[Group], scored: Sequence[Scored], tasks: Sequence[str]) -> list[str]:
+def notes(groups: Sequence[RunGroup], scored: Sequence[Scored], tasks: Sequence[str]) -> list[str]:
     """What makes a comparison weaker than it looks."""
     found = []
     few = [one.name for one in scored if one.runs < FEW]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ganglion.analysis import statistics
-from ganglion.analysis.runs import EVAL, Group
+from ganglion.analysis.runs import EVAL, RunGroup
 from ganglion.errors import UserError
 
 KINDS = (".png", ".svg", ".pdf")
@@ -25,7 +25,7 @@ def pyplot() -> Any:
     return plt
 
 
-def curves(groups: Sequence[Group], metric: str = EVAL, out: str = "curves.png") -> None:
+def curves(groups: Sequence[RunGroup], metric: str = EVAL, out: str = "curves.png") -> None:
     """One panel per environment: the mean of each group over its runs, and its 95 % interval."""
     path = Path(out)
     if path.suffix not in KINDS:
@@ -52,7 +52,7 @@ def curves(groups: Sequence[Group], metric: str = EVAL, out: str = "curves.png")
         plt.close(figure)
 
 
-def draw(axes: Any, group: Group, task: str, metric: str, colour: str) -> None:
+def draw(axes: Any, group: RunGroup, task: str, metric: str, colour: str) -> None:
     found = [run.curve(metric) for run in group.runs if run.task == task]
     found = [curve for curve in found if curve[0]]
     if not found:

@@ -99,7 +99,7 @@ def find_runs(places: Iterable[str]) -> list[RunData]:
 
 
 @dataclass
-class Group:
+class RunGroup:
     """Runs that differ in their seed and world alone."""
 
     name: str
@@ -110,12 +110,12 @@ class Group:
         return sorted({run.task for run in self.runs})
 
 
-def grouped(runs: Sequence[RunData]) -> list[Group]:
+def grouped(runs: Sequence[RunData]) -> list[RunGroup]:
     """Runs of the same settings, but for seed and environment, as groups."""
-    groups: dict[str, Group] = {}
+    groups: dict[str, RunGroup] = {}
     for run in runs:
         key = json.dumps(settings(run, tasks=False), sort_keys=True, default=str)
-        groups.setdefault(key, Group("", [])).runs.append(run)
+        groups.setdefault(key, RunGroup("", [])).runs.append(run)
     found = list(groups.values())
     for group in found:
         group.name = name_of(group)
@@ -126,7 +126,7 @@ def grouped(runs: Sequence[RunData]) -> list[Group]:
     return found
 
 
-def name_of(group: Group) -> str:
+def name_of(group: RunGroup) -> str:
     algo = group.runs[0].config.get("algo", {}).get("kind", "?")
     return f"{group.tasks[0]}/{algo}" if len(group.tasks) == 1 else str(algo)
 
@@ -149,7 +149,7 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def differences(groups: Sequence[Group]) -> dict[str, list[Any]]:
+def differences(groups: Sequence[RunGroup]) -> dict[str, list[Any]]:
     """Settings that are not the same in all groups: path -> a value for each group."""
     each = [settings(group.runs[0], tasks=len(group.tasks) == 1) for group in groups]
     paths = dict.fromkeys(path for one in each for path in one)
@@ -157,7 +157,7 @@ def differences(groups: Sequence[Group]) -> dict[str, list[Any]]:
     return {path: values for path, values in found.items() if any(value != values[0] for value in values)}
 
 
-def told_apart(groups: Sequence[Group]) -> list[str]:
+def told_apart(groups: Sequence[RunGroup]) -> list[str]:
     """Short names for groups that would have the same: by the settings in which they differ."""
     apart = differences(groups)
     shown = list(apart.items())[:2]
@@ -165,7 +165,7 @@ def told_apart(groups: Sequence[Group]) -> list[str]:
     return names if len(set(names)) == len(names) else [f"{name} #{k}" for k, name in enumerate(names, 1)]
 
 
-def scores(group: Group, metric: str, which: str, tasks: Sequence[str]) -> list[list[float]]:
+def scores(group: RunGroup, metric: str, which: str, tasks: Sequence[str]) -> list[list[float]]:
     """The last, best or mean value of each run, task by task: [task][run]."""
     kinds: dict[str, Callable[[list[float]], float]] = {"last": lambda v: v[-1], "best": max, "mean": fmean}
     of = kinds[which]
@@ -178,6 +178,6 @@ def scores(group: Group, metric: str, which: str, tasks: Sequence[str]) -> list[
     return found
 
 
-def recorded(group: Group) -> str:
+def recorded(group: RunGroup) -> str:
     names = group.runs[0].metrics()
     return f" Recorded are: {', '.join(names[:12])}{', ...' if len(names) > 12 else ''}." if names else ""

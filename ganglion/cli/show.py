@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
 
 def show_run(place: str, metric: str, picture: str | None) -> int:
     """What a run has reached so far."""
-    from ganglion.analysis.runs import EVAL, TRAIN, Group, read_run
+    from ganglion.analysis.runs import EVAL, TRAIN, RunGroup, read_run
     from ganglion.analysis.terminal_plot import number, plot
 
     found = read_run(place)
@@ -61,7 +61,7 @@ def show_run(place: str, metric: str, picture: str | None) -> int:
     if picture:
         from ganglion.analysis.pictures import curves
 
-        curves([Group(found.name, [found])], metric, picture)
+        curves([RunGroup(found.name, [found])], metric, picture)
     width, height = shutil.get_terminal_size()
     steps, values = found.curve(metric)
     budget = found.config.get("train", {}).get("budget", "?")
