@@ -76,11 +76,11 @@ def shared_tasks(groups: Sequence[RunGroup]) -> list[str]:
     """The environments on which all groups have runs."""
     if not groups:
         raise UserError("RUN: there are no runs in what was named.")
-    common = [task for task in groups[0].tasks if all(task in group.tasks for group in groups)]
-    if not common:
+    shared = [task for task in groups[0].tasks if all(task in group.tasks for group in groups)]
+    if not shared:
         told = "; ".join(f"{group.name}: {', '.join(group.tasks)}" for group in groups)
-        raise UserError(f"RUN: no environment is common to all groups. {told}.")
-    return common
+        raise UserError(f"RUN: no environment is shared to all groups. {told}.")
+    return shared
 
 
 def table(group: RunGroup, metric: str, which: str, tasks: Sequence[str]) -> Array:
