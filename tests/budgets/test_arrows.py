@@ -25,6 +25,7 @@ ALLOWED: dict[str, set[str]] = {
     "algos": {"core", "config", "ops", "nn", "bonuses", "buffers"},
     "envs": {"core", "config"},
     "record": {"core", "config"},
+    "analysis": {"config", "record"},
     "league": {"core", "registry", "config", "ops", "envs", "record", "runtime"},
     "fast": {"core", "config", "cpp_extension", "processes"},
     "runtime": {
