@@ -79,7 +79,7 @@ def shared_tasks(groups: Sequence[RunGroup]) -> list[str]:
     shared = [task for task in groups[0].tasks if all(task in group.tasks for group in groups)]
     if not shared:
         told = "; ".join(f"{group.name}: {', '.join(group.tasks)}" for group in groups)
-        raise UserError(f"RUN: no environment is shared to all groups. {told}.")
+        raise UserError(f"RUN: no environment has runs of all groups. {told}.")
     return shared
 
 

@@ -61,6 +61,7 @@ ROWS: dict[str, Settings] = {
     "discrete_sac": SAC,
     "dqfd": DQN,
     "dqn": DQN,
+    "edac": over(SAC, critics=3),
     "flashsac": FLASH,
     "fqf": over(DQN, fractions=4),
     "gail": WITHIN,
