@@ -1,0 +1,47 @@
+"""The searches that algorithms call: one pure function of a root, the dynamics and random numbers."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ganglion import ops
+from ganglion.search.gumbel import GumbelRule, Shaken
+from ganglion.search.puct import PuctRule
+from ganglion.search.tree import Dynamics, Found, Root
+from ganglion.search.walk import Way, grow
+
+
+def puct(root: Root, dynamics: Dynamics, legal: Tensor | None, rule: PuctRule) -> Found:
+    """The share of visits is the better policy. To explore, mix noise into `root.logits` (`with_noise`)."""
+    root, allowed = among(root, legal)
+    tree = grow(root, dynamics, rule.simulations, Way(False, rule.c_init, rule.c_base, [allowed]))
+    visits = tree.counts[:, 0]
+    weights = visits / visits.sum(-1, keepdim=True)
+    return Found(weights, ops.best(visits, allowed), tree.value[:, 0], visits, tree.q[:, 0], tree)
+
+
+def gumbel(root: Root, dynamics: Dynamics, legal: Tensor | None, shake: Tensor, rule: GumbelRule) -> Found:
+    """`shake`: Gumbel numbers [B, A]; zeros where nothing may be random."""
+    root, allowed = among(root, legal)
+    table = torch.tensor(rule.table(), dtype=root.logits.dtype, device=root.logits.device)
+    plan = table[allowed.sum(-1).clamp(max=rule.considered)]
+    beside = Shaken(allowed, shake + root.logits - root.logits.amax(-1, keepdim=True), plan)
+    tree = grow(root, dynamics, rule.simulations, Way(True, rule.value_scale, rule.visit_base, [*beside]))
+    sigma, visits = rule.completed(tree)[:, 0], tree.counts[:, 0]
+    action = beside.ranked(tree, sigma, visits.amax(-1)).argmax(-1)
+    weights = ops.blocked(root.logits + sigma, allowed).softmax(-1)
+    return Found(weights, action, tree.value[:, 0], visits, tree.q[:, 0], tree)
+
+
+def among(root: Root, legal: Tensor | None) -> tuple[Root, Tensor]:
+    """With no prior on other than legal actions; which they are, [B, A]."""
+    if legal is None:
+        return root, torch.ones_like(root.logits, dtype=torch.bool)
+    return root._replace(logits=ops.blocked(root.logits, legal)), legal.bool()
+
+
+def with_noise(root: Root, shares: Tensor, weight: float) -> Root:
+    """The prior mixed with noise, (1 - w) P + w shares, [B, A]: to explore under PUCT."""
+    mixed = torch.lerp(root.logits.softmax(-1), shares, weight)
+    return root._replace(logits=mixed.clamp(min=torch.finfo(mixed.dtype).tiny).log())
