@@ -53,7 +53,7 @@ def ganglion(world: str, settings: str) -> Work:
     """At the level of its contract: tensors in, tensors of their own out, episodes scored."""
     import torch
 
-    from ganglion.config import load
+    from ganglion.config.files import load
 
     torch.set_num_threads(1)
     env = load(None, ["algo=ppo", f"env={settings}", f"env.slots={SLOTS}"]).env.build()

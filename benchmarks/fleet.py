@@ -83,7 +83,7 @@ def first_update(explorers: int, preset: str = "cartpole/ppo") -> float:
 
 
 def trainer(mode: str, explorers: int, *settings: str) -> Any:
-    from ganglion.config import load
+    from ganglion.config.files import load
     from ganglion.runtime.build import build
 
     fleet = [f"run.mode={mode}", f"fleet.explorers={explorers}"]
@@ -265,7 +265,7 @@ def still(args: argparse.Namespace) -> None:
 
 def full(args: argparse.Namespace) -> None:
     """No room on the disk for 30 s: a small one of its own where this may be mounted, else by injected errors."""
-    from ganglion.config import load
+    from ganglion.config.files import load
     from ganglion.record import atomic_write
     from ganglion.record.checkpoint import load as load_checkpoint
     from ganglion.runtime.run import Run

@@ -35,7 +35,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from ganglion.config import load
+from ganglion.config.files import load
 from ganglion.registry import presets
 
 HERE = Path(__file__).parent

@@ -49,7 +49,7 @@ def settings(name: str) -> list[str]:
 
 def serve(name: str, more: list[str]) -> None:
     """The child of our side: goes on for as many seconds as it is asked to."""
-    from ganglion.config import load
+    from ganglion.config.files import load
     from ganglion.runtime.build import build
 
     desk, made = Desk(spent_by_all), build(load(None, [*settings(name), *more]))

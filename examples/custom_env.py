@@ -115,7 +115,8 @@ def main() -> dict[str, float]:
     scores = {}
     for env, steps in (("{kind: gym, id: TugOfWar-v0}", 4_000), ("{kind: catch, width: 5}", 10_000)):
         settings = ["algo={kind: ppo, lr: 3e-3, horizon: 32}", f"env={env}", f"train.budget={steps} steps", "log=[]"]
-        run = ganglion.train(None, [*settings, "save=never", "eval={every: 4k steps, episodes: 40}"])
+        run = ganglion.train(None, [*settings, "save=never", "eval={every: 4k steps, episodes: 40}"]).run
+        assert run is not None
         name = run.trainer.source.env.spec.name
         scores[name] = float(run.evaluated.best or 0.0)
         print(f"{name}: mean return {scores[name]:.2f} (between -1 and 1)")

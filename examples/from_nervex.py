@@ -36,7 +36,7 @@ run: {device: cpu}                          # policy.use_cuda
 """
 
 
-def serial_pipeline(config: str, seed: int) -> ganglion.Run:
+def serial_pipeline(config: str, seed: int) -> ganglion.SavedAgent:
     """A file, a preset of the zoo or YAML text; the run's folder holds the resolved config and all results."""
     return ganglion.train(config, [f"run.seed={seed}"])
 
@@ -192,14 +192,14 @@ def append_and_sample() -> g.Sample[g.Transition]:
     return sample
 
 
-def main() -> ganglion.Run:
+def main() -> ganglion.SavedAgent:
     for env in (make_env(), make_envs()):
         print(f"{env.spec.name}: {env.spec.slots} slots of {env.spec.obs}, {env.spec.action}")
     print("one update:", agent_modes())
     print("sampled rows:", append_and_sample().index.tolist())
-    run = serial_pipeline(CONFIG, seed=0)
-    print(run.summary())
-    return run
+    agent = serial_pipeline(CONFIG, seed=0)
+    print(agent)
+    return agent
 
 
 if __name__ == "__main__":

@@ -106,11 +106,11 @@ class DQNPolicy(g.Algorithm[g.Sample[g.Transition], g.Sample[g.Transition]]):
         return {"model": self.model, "target": self.target, "optim": self.optim}
 
 
-def main() -> ganglion.Run:
+def main() -> ganglion.SavedAgent:
     settings = ["algo=nervex-dqn", "env={kind: torch, id: cartpole, slots: 4}", "train.budget=4k steps"]
-    run = ganglion.train(None, [*settings, "eval={every: 1k steps, episodes: 5}", "log=[]"])
-    print(run.summary())
-    return run
+    agent = ganglion.train(None, [*settings, "eval={every: 1k steps, episodes: 5}", "log=[]"])
+    print(agent)
+    return agent
 
 
 if __name__ == "__main__":

@@ -13,8 +13,8 @@ SETTINGS = ["algo=ppo", "env={kind: torch, id: cartpole}", "train.budget=10k ste
 
 def main() -> dict[str, float]:
     # 1. To the end. A preset's name ("cartpole/dqn"), a file, YAML text, or None and settings alone.
-    run = ganglion.train(None, [*SETTINGS, "log=[jsonl]", "run.dir=runs/whole"])
-    print(run.folder, run.summary())
+    agent = ganglion.train(None, [*SETTINGS, "log=[jsonl]", "run.dir=runs/whole"])
+    print(agent.folder, agent.act([0.0, 0.1, 0.0, -0.1]))
 
     # 2. Event by event: collect, learn, evaluate, record, save. Leaving early keeps everything; asking again continues.
     run = ganglion.Run.create(ganglion.load_config(None, [*SETTINGS, "log=[]", "run.dir=runs/parts"]))

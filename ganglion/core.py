@@ -24,6 +24,7 @@ from ganglion.spaces import EnvSpec as EnvSpec
 from ganglion.spaces import MultiBinary as MultiBinary
 from ganglion.spaces import MultiDiscrete as MultiDiscrete
 from ganglion.spaces import Space as Space
+from ganglion.spaces import alike as alike
 from ganglion.spaces import central as central
 from ganglion.spaces import mask_misfit as mask_misfit
 
@@ -460,6 +461,11 @@ class Env(Protocol):
         """The same world as pure functions; None where there are none."""
         return None
 
+    @property
+    def outside(self) -> Any:
+        """Gymnasium's spaces of observations and actions, where the environment has such; else None."""
+        return None
+
     @cached_property
     def faults(self) -> Faults:
         """What went wrong in it."""
@@ -489,6 +495,10 @@ class Processor(Stateful, Protocol):
 
     def __call__(self, before: Step, past: Past, acted: Acted, after: Step) -> Row:
         """T consecutive steps of B slots as rows; `past.memory` is what each row began with, each [T, B, size]."""
+        ...
+
+    def close(self) -> None:
+        """No more rows come: what was kept back is written."""
         ...
 
 

@@ -81,9 +81,18 @@ TABLE: dict[str, dict[str, str]] = {
     },
     "processor": {
         "rows": "ganglion.buffers.processors",
+        "recorded": "ganglion.data.recorder",
     },
     "wrapper": {
+        "joint": "ganglion.envs.joint_actions",
         "previous": "ganglion.envs.wrappers",
+    },
+    "matchmaker": {
+        "league": "ganglion.league.matchmakers",
+        "pfsp": "ganglion.league.matchmakers",
+        "psro": "ganglion.league.matchmakers",
+        "self": "ganglion.league.matchmakers",
+        "uniform": "ganglion.league.matchmakers",
     },
     "mode": {
         "local": "ganglion.runtime.build",

@@ -58,6 +58,19 @@ class Composite:
 
 Space = Box | Discrete | MultiDiscrete | MultiBinary | Composite
 
+
+def alike(one: Space, other: Space) -> bool:
+    """Whether their values have the same parts, shapes and types; bounds may differ."""
+    match one, other:
+        case Composite(), Composite():
+            return one.items.keys() == other.items.keys() and all(
+                alike(one.items[k], other.items[k]) for k in one.items
+            )
+        case Box(), Box():
+            return (one.shape, one.dtype) == (other.shape, other.dtype)
+    return one == other
+
+
 # The key of an observation's part that is the same for all agents of a copy: what those who learn together may know.
 # Networks that act do not see it.
 CENTRAL = "central_state"

@@ -10,7 +10,7 @@ from typing import Any
 from benchmarks.peers.workloads import WORKLOADS, Workload
 from benchmarks.versus import Desk
 from ganglion import ops
-from ganglion.config import load
+from ganglion.config.files import load
 from ganglion.nn import Adam
 from ganglion.runtime.run import Run
 

@@ -7,16 +7,15 @@ up to the rollout's end. All tensors are [T, B, ...]; learning is along whole ro
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from pydantic import Field
 
 from ganglion import buffers, nn, ops
 from ganglion.config import (
+    FRESH,
     AlgoConfig,
     Amount,
-    BonusConfig,
     Count,
     NonNegative,
     Positive,
@@ -35,6 +34,7 @@ from ganglion.core import (
 class A2CConfig(AlgoConfig):
     """Advantage actor-critic."""
 
+    lacks = FRESH
     lr: RateSchedule = linear(7e-4, 0.0)
     optim: nn.OptimConfig = nn.OptimConfig(name="rmsprop")
     gamma: float = Field(0.99, ge=0, le=1)
@@ -49,11 +49,9 @@ class A2CConfig(AlgoConfig):
     shared: bool = False  # actor and critic read one body; otherwise each has its own
     net: nn.MLPConfig = nn.MLPConfig(hidden=(64, 64), activation="tanh", init="orthogonal")
     processor: ProcessorConfig = buffers.RowsConfig()
-    bonus: BonusConfig | None = None  # a second reward, for what is new
 
-    def build(self, spec: EnvSpec) -> Algorithm[Any, Any]:
-        made = A2C(self, spec)
-        return made if self.bonus is None else self.bonus.build(made, spec)
+    def build(self, spec: EnvSpec) -> A2C:
+        return A2C(self, spec)
 
     def recipe(self, spec: EnvSpec) -> Recipe:
         """What to plug around the algorithm: read here, built by runtime.build."""

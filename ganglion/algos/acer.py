@@ -8,7 +8,6 @@ earlier actors by more than `limit`. All tensors are [T, B, ...], with a memory 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from pydantic import Field
@@ -18,7 +17,6 @@ from ganglion import buffers, nn, ops
 from ganglion.config import (
     AlgoConfig,
     Amount,
-    BonusConfig,
     BufferConfig,
     Count,
     LimiterConfig,
@@ -43,6 +41,7 @@ class ACERConfig(AlgoConfig):
     """Actor-critic with experience replay."""
 
     actions = "discrete"
+    lacks = {"n_step": "Retrace weighs sums of every length over its replayed rollouts"}
     lr: RateSchedule = linear(7e-4, 0.0)
     optim: nn.OptimConfig = nn.OptimConfig()
     gamma: float = Field(0.99, ge=0, le=1)
@@ -59,11 +58,9 @@ class ACERConfig(AlgoConfig):
     replay: BufferConfig = buffers.ReplayConfig(capacity=50_000, batch=16)
     limiter: LimiterConfig = buffers.RatioConfig(opt_interval=64, warmup=1_000)
     processor: ProcessorConfig = buffers.RowsConfig()
-    bonus: BonusConfig | None = None  # a second reward, for what is new
 
-    def build(self, spec: EnvSpec) -> Algorithm[Any, Any]:
-        made = ACER(self, spec)
-        return made if self.bonus is None else self.bonus.build(made, spec)
+    def build(self, spec: EnvSpec) -> ACER:
+        return ACER(self, spec)
 
     def recipe(self, spec: EnvSpec) -> Recipe:
         """What to plug around the algorithm: read here, built by runtime.build."""

@@ -25,6 +25,7 @@ from ganglion.core import (
 class BCConfig(AlgoConfig):
     """Behaviour cloning."""
 
+    lacks = dict.fromkeys(("n_step", "bonus"), "it copies actions, and rewards take no part in that")
     lr: Rate = 3e-4
     optim: nn.OptimConfig = nn.OptimConfig()
     entropy: NonNegative = 0.0  # weight of the entropy bonus: keeps the copy from being surer than its data

@@ -9,7 +9,7 @@ memories, n-step sums and priorities are choices of observation, network and rep
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from pydantic import Field
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ganglion import buffers, nn, ops
 from ganglion.config import (
-    AlgoConfig, BonusConfig, BufferConfig, Count, LimiterConfig, NonNegative, Positive, ProcessorConfig, Rate, Share,
+    AlgoConfig, BufferConfig, Count, LimiterConfig, NonNegative, Positive, ProcessorConfig, Rate, Share,
     constant, register,
 )  # fmt: skip
 from ganglion.core import (
@@ -48,11 +48,9 @@ class BootstrappedDQNConfig(AlgoConfig):
     replay: BufferConfig = buffers.ReplayConfig()
     limiter: LimiterConfig = buffers.RatioConfig(opt_interval=4, warmup=1_000)
     processor: ProcessorConfig = buffers.RowsConfig()
-    bonus: BonusConfig | None = None  # a second reward, for what is new
 
-    def build(self, spec: EnvSpec) -> Algorithm[Any, Any]:
-        made = BootstrappedDQN(self, spec)
-        return made if self.bonus is None else self.bonus.build(made, spec)
+    def build(self, spec: EnvSpec) -> BootstrappedDQN:
+        return BootstrappedDQN(self, spec)
 
     def recipe(self, spec: EnvSpec) -> Recipe:
         """What to plug around the algorithm: read here, built by runtime.build."""

@@ -31,7 +31,7 @@ from ganglion.core import (
     Recipe, Sample, Stateful, Transition, Update,
 )  # fmt: skip
 from ganglion.nn.action_noise import ActionNoise, NoiseKind
-from ganglion.nn.actor_critics import ActorCritics, DeterministicActor, bounded
+from ganglion.nn.actor_critics import ActorCritics, DeterministicActor, bounded, of_critics
 
 
 @register("algo", "d4pg")
@@ -76,11 +76,11 @@ class D4PGCritic(nn.Encoded):
     """obs and action -> a value [T, B], or the logits behind it [T, B, atoms]."""
 
     def __init__(self, cfg: D4PGConfig, spec: EnvSpec, space: Box) -> None:
-        super().__init__(cfg.net, spec.obs)
+        super().__init__(cfg.net, spec.obs, cfg.replay.warms)
         self.cfg, self.nets = cfg, nn.Ensemble(cfg.net.body(self.encoder.out + space.size), cfg.atoms)
 
     def logits(self, obs: Obs, past: Past, action: Action) -> Tensor:
-        return self.nets(self.encoder(obs, past)[0], action)[0]
+        return self.nets(self.encode(obs, of_critics(past))[0], action)[0]
 
     def support(self, like: Tensor) -> Tensor:
         return ops.atoms(self.cfg.low, self.cfg.high, self.cfg.atoms, like)
@@ -99,9 +99,10 @@ class D4PG(Algorithm[Sample[Transition], Sample[Transition]]):
     model: ActorCritics[D4PGCritic]
 
     def __init__(self, cfg: D4PGConfig, spec: EnvSpec) -> None:
-        self.cfg, self.space = cfg, (space := bounded(cfg, spec, cfg.net))
+        self.cfg, self.space = cfg, (space := bounded(cfg, spec))
         self.noise = ActionNoise(cfg.noise_kind, space.size, cfg.theta)
-        actor, critic = DeterministicActor(cfg.net, spec, space), D4PGCritic(cfg, spec, space)
+        actor = DeterministicActor(cfg.net, spec, space, burn_in=cfg.replay.warms)
+        critic = D4PGCritic(cfg, spec, space)
         self.model = ActorCritics(actor, critic)
         self.target = nn.Lagged(self.model)
         limit = cfg.max_norm or inf
@@ -122,7 +123,7 @@ class D4PG(Algorithm[Sample[Transition], Sample[Transition]]):
         return self.noise.carry(slots)
 
     def predict(self, obs: Obs, past: Past, noise: Noise) -> Prediction:
-        action, memory = self.model.action(obs, past)
+        action, memory = self.model.act(obs, past)
         return Prediction(ops.Sure(action), ops.empty(action), memory)  # a state alone has no value here
 
     def explore(self, prediction: Prediction, knobs: Knobs, noise: Noise) -> Acted:

@@ -26,7 +26,7 @@ from ganglion.core import (
     Acted, Action, Algorithm, Draws, EnvSpec, Knobs, Memory, Noise, Obs, Past, Prediction, Recipe, Sample,
     Stateful, Transition, Update,
 )  # fmt: skip
-from ganglion.nn.actor_critics import SoftActorCritics, feed_forward
+from ganglion.nn.actor_critics import SoftActorCritics, of_actor, of_critics
 
 
 @register("algo", "discrete_sac")
@@ -59,26 +59,26 @@ class DiscreteSACConfig(AlgoConfig):
 class DiscreteSACActor(nn.Encoded):
     """obs -> a logit per action [T, B, A]."""
 
-    def __init__(self, net: nn.MLPConfig, spec: EnvSpec, actions: int) -> None:
-        super().__init__(net, spec.obs)
+    def __init__(self, net: nn.MLPConfig, spec: EnvSpec, actions: int, burn_in: int) -> None:
+        super().__init__(net, spec.obs, burn_in)
         body = net.body(self.encoder.out)
         self.net = nn.Net(body, nn.LinearHead(body, actions))
 
     def action(self, obs: Obs, past: Past) -> tuple[Tensor, Memory]:
-        features, memory = self.encoder(obs, past)
+        features, memory = self.encode(obs, of_actor(past))
         return self.net(features), memory
 
 
 class DiscreteSACCritics(nn.Encoded):
     """obs -> two values per action [2, T, B, A]."""
 
-    def __init__(self, net: nn.MLPConfig, spec: EnvSpec, actions: int) -> None:
-        super().__init__(net, spec.obs)
+    def __init__(self, net: nn.MLPConfig, spec: EnvSpec, actions: int, burn_in: int) -> None:
+        super().__init__(net, spec.obs, burn_in)
         self.body = net.body(self.encoder.out, count=2)
         self.head = nn.ValueHeads(self.body, actions)
 
     def value(self, obs: Obs, past: Past, action: Action | None = None) -> tuple[Tensor, Memory]:
-        features, memory = self.encoder(obs, past)
+        features, memory = self.encode(obs, of_critics(past))
         return self.head(self.body(features)), memory
 
 
@@ -89,9 +89,8 @@ class DiscreteSAC(Algorithm[Sample[Transition], Sample[Transition]]):
 
     def __init__(self, cfg: DiscreteSACConfig, spec: EnvSpec) -> None:
         self.cfg, self.actions, limit = cfg, nn.discrete_actions(cfg, spec), cfg.max_norm or inf
-        feed_forward("discrete_sac", cfg.net)
-        actor = DiscreteSACActor(cfg.net, spec, self.actions)
-        critics = DiscreteSACCritics(cfg.net, spec, self.actions)
+        actor = DiscreteSACActor(cfg.net, spec, self.actions, cfg.replay.warms)
+        critics = DiscreteSACCritics(cfg.net, spec, self.actions, cfg.replay.warms)
         self.model = SoftActorCritics(actor, critics, cfg.temperature or 1.0)
         self.target = nn.Lagged(critics)
         self.actor_optim = nn.optimiser(cfg.optim, actor, lr=cfg.lr, max_norm=limit)
@@ -104,8 +103,12 @@ class DiscreteSAC(Algorithm[Sample[Transition], Sample[Transition]]):
         return Draws(explore=ops.Categorical.draws)
 
     def predict(self, obs: Obs, past: Past, noise: Noise) -> Prediction:
-        logits, memory = self.model.action(obs, past)
+        logits, memory = self.model.act(obs, past)
         return Prediction(ops.Categorical(logits, ops.mask(obs)), ops.empty(logits), memory)
+
+    def policy(self, obs: Obs, past: Past) -> ops.Categorical:
+        """The same in `learn`, where nobody asks for the memory after it."""
+        return ops.Categorical(self.model.action(obs, past)[0], ops.mask(obs))
 
     def explore(self, prediction: Prediction, knobs: Knobs, noise: Noise) -> Acted:
         return Acted(prediction.dist.sample(noise), {}, prediction.memory)
@@ -122,7 +125,7 @@ class DiscreteSAC(Algorithm[Sample[Transition], Sample[Transition]]):
         t, w = mini.data, mini.weight
         warmth = self.model.warmth["log"].exp()
         with torch.no_grad():
-            later = self.predict(t.next_obs, t.next_past, noise).dist
+            later = self.policy(t.next_obs, t.next_past)
             q = self.target.value(t.next_obs, t.next_past)[0].amin(0)  # [T, B, A]
             after = ops.expected_value(q, later.probs()) + warmth * later.entropy()
             goal = t.reward + t.discount * ops.at(after, t.ahead)
@@ -131,7 +134,7 @@ class DiscreteSAC(Algorithm[Sample[Transition], Sample[Transition]]):
         critic = ops.weighted_mean(error.square().sum(0), w)
         norm = self.critic_optim.step(critic)
 
-        now = self.predict(t.obs, t.past, noise).dist
+        now = self.policy(t.obs, t.past)
         value, entropy = ops.expected_value(q.detach().amin(0), now.probs()), now.entropy()
         actor = -ops.weighted_mean(value + warmth.detach() * entropy, w)
         self.actor_optim.step(actor)

@@ -10,7 +10,7 @@ masks of the observation: none of them appears in `learn`. All tensors are [T, B
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from pydantic import Field
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ganglion import buffers, nn, ops
 from ganglion.config import (
-    AlgoConfig, BonusConfig, BufferConfig, Count, LimiterConfig, NonNegative, Positive, ProcessorConfig, Rate, Share,
+    AlgoConfig, BufferConfig, Count, LimiterConfig, NonNegative, Positive, ProcessorConfig, Rate, Share,
     linear, register,
 )  # fmt: skip
 from ganglion.core import (
@@ -57,11 +57,9 @@ class DQNConfig(AlgoConfig):
     replay: BufferConfig = buffers.ReplayConfig()
     limiter: LimiterConfig = buffers.RatioConfig(opt_interval=10, warmup=1_000)
     processor: ProcessorConfig = buffers.RowsConfig()
-    bonus: BonusConfig | None = None  # a second reward, for what is new
 
-    def build(self, spec: EnvSpec) -> Algorithm[Any, Any]:
-        made = DQN(self, spec)
-        return made if self.bonus is None else self.bonus.build(made, spec)
+    def build(self, spec: EnvSpec) -> DQN:
+        return DQN(self, spec)
 
     def recipe(self, spec: EnvSpec) -> Recipe:
         """What to plug around the algorithm: read here, built by runtime.build."""

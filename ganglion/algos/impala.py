@@ -7,7 +7,6 @@ elsewhere, or a second time. All tensors are [T, B, ...]; learning is along whol
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from pydantic import Field
@@ -15,9 +14,9 @@ from torch import Tensor
 
 from ganglion import buffers, nn, ops
 from ganglion.config import (
+    FRESH,
     AlgoConfig,
     Amount,
-    BonusConfig,
     Count,
     NonNegative,
     Positive,
@@ -38,6 +37,7 @@ from ganglion.errors import UserError
 class ImpalaConfig(AlgoConfig):
     """Actor and critic corrected by V-trace."""
 
+    lacks = FRESH
     lr: RateSchedule = linear(6e-4, 0.0)
     optim: nn.OptimConfig = nn.OptimConfig()
     gamma: float = Field(0.99, ge=0, le=1)
@@ -57,11 +57,9 @@ class ImpalaConfig(AlgoConfig):
     shared: bool = True  # actor and critic read one body; otherwise each has its own
     net: nn.MLPConfig = nn.MLPConfig(hidden=(64, 64), activation="tanh", init="orthogonal")
     processor: ProcessorConfig = buffers.RowsConfig()
-    bonus: BonusConfig | None = None  # a second reward, for what is new
 
-    def build(self, spec: EnvSpec) -> Algorithm[Any, Any]:
-        made = Impala(self, spec)
-        return made if self.bonus is None else self.bonus.build(made, spec)
+    def build(self, spec: EnvSpec) -> Impala:
+        return Impala(self, spec)
 
     def recipe(self, spec: EnvSpec) -> Recipe:
         """What to plug around the algorithm: read here, built by runtime.build."""

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ganglion import buffers, nn, ops
 from ganglion.config import (
+    FRESH,
     AlgoConfig, Amount, Count, NonNegative, Positive, ProcessorConfig, RateSchedule, constant, linear, register,
 )  # fmt: skip
 from ganglion.core import (
@@ -31,6 +32,7 @@ from ganglion.nn.actor_and_critic import ActorAndCriticWithAuxiliary
 class PPGConfig(AlgoConfig):
     """Phasic policy gradient."""
 
+    lacks = FRESH
     lr: RateSchedule = linear(5e-4, 0.0)
     optim: nn.OptimConfig = nn.OptimConfig()
     gamma: float = Field(0.99, ge=0, le=1)
@@ -62,7 +64,7 @@ class PPGConfig(AlgoConfig):
         return Recipe(self.processor, rollouts, buffers.ReadyConfig(), lag)
 
 
-class Minibatch(NamedTuple):
+class PPGMinibatch(NamedTuple):
     """Rows with what was believed of them when they were collected."""
 
     obs: Obs
@@ -85,7 +87,7 @@ class Cloned(NamedTuple):
     valid: Tensor
 
 
-class PPG(Algorithm[Rollout, Minibatch]):
+class PPG(Algorithm[Rollout, PPGMinibatch]):
     """An actor that acts well, and whose features know what states are worth."""
 
     model: ActorAndCriticWithAuxiliary
@@ -134,16 +136,16 @@ class PPG(Algorithm[Rollout, Minibatch]):
         return ops.gae(r.reward, value, torch.cat([value[1:], last]), r.discount, r.cut, self.cfg.lam)
 
     @torch.no_grad()
-    def prepare(self, r: Rollout) -> Minibatch:
+    def prepare(self, r: Rollout) -> PPGMinibatch:
         advantage, acts = self.advantage(r), ops.decisions(r.valid, r.extras)
         goal = advantage + r.extras["value"]
-        m = Minibatch(r.obs, r.past, r.action, r.extras["logp"], advantage, goal, r.valid, acts)
+        m = PPGMinibatch(r.obs, r.past, r.action, r.extras["logp"], advantage, goal, r.valid, acts)
         return m if self.cfg.net.recurrent else ops.fold(m)
 
     def plan(self, rows: int, noise: Noise) -> Tensor:
         return ops.shuffled(rows, self.cfg.epochs, self.cfg.minibatches, noise)  # [epochs * minibatches, rows each]
 
-    def learn(self, m: Minibatch, knobs: Knobs, noise: Noise) -> Update:
+    def learn(self, m: PPGMinibatch, knobs: Knobs, noise: Noise) -> Update:
         p = self.predict(m.obs, m.past, noise)
         log_ratio = p.dist.log_prob(m.action) - m.logp
         advantage = ops.normalise(m.advantage, m.acts) if self.cfg.normalise_advantage else m.advantage

@@ -8,7 +8,7 @@ difference.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from pydantic import Field
@@ -16,9 +16,9 @@ from torch import Tensor
 
 from ganglion import buffers, nn, ops
 from ganglion.config import (
+    FRESH,
     AlgoConfig,
     Amount,
-    BonusConfig,
     Count,
     NonNegative,
     Positive,
@@ -39,6 +39,7 @@ from ganglion.errors import UserError
 class PPOConfig(AlgoConfig):
     """Proximal policy optimisation."""
 
+    lacks = FRESH
     lr: RateSchedule = linear(2.5e-4, 0.0)
     optim: nn.OptimConfig = nn.OptimConfig()
     gamma: float = Field(0.99, ge=0, le=1)
@@ -61,11 +62,9 @@ class PPOConfig(AlgoConfig):
     shared: bool = False  # actor and critic read one body; otherwise each has its own
     net: nn.MLPConfig = nn.MLPConfig(hidden=(64, 64), activation="tanh", init="orthogonal")
     processor: ProcessorConfig = buffers.RowsConfig()
-    bonus: BonusConfig | None = None  # a second reward, for what is new
 
-    def build(self, spec: EnvSpec) -> Algorithm[Any, Any]:
-        made = PPO(self, spec)
-        return made if self.bonus is None else self.bonus.build(made, spec)
+    def build(self, spec: EnvSpec) -> PPO:
+        return PPO(self, spec)
 
     def recipe(self, spec: EnvSpec) -> Recipe:
         """What to plug around the algorithm: read here, built by runtime.build."""
@@ -74,7 +73,7 @@ class PPOConfig(AlgoConfig):
         return Recipe(self.processor, rollouts, buffers.ReadyConfig(), lag)
 
 
-class Minibatch(NamedTuple):
+class PPOMinibatch(NamedTuple):
     """Rows with what was believed of them when they were collected."""
 
     obs: Obs
@@ -89,7 +88,7 @@ class Minibatch(NamedTuple):
     whole: Rollout | tuple[()] = ()  # where advantages are recomputed
 
 
-class PPO(Algorithm[Rollout, Minibatch]):
+class PPO(Algorithm[Rollout, PPOMinibatch]):
     """An actor and a critic that learn from what they just did, several times over, in small steps."""
 
     model: nn.ActorCritic
@@ -126,12 +125,12 @@ class PPO(Algorithm[Rollout, Minibatch]):
     # ------------------------------------------------------------ learning
 
     @torch.no_grad()
-    def prepare(self, r: Rollout) -> Minibatch:
+    def prepare(self, r: Rollout) -> PPOMinibatch:
         value = r.extras["value"]
         r = r if self.scale is None else r._replace(reward=self.scale(r.reward))
         advantage = self.advantage(r, value, r.last[1])
         acts, kept = ops.decisions(r.valid, r.extras), r if self.cfg.recompute else ()
-        m = Minibatch(
+        m = PPOMinibatch(
             r.obs, r.past, r.action, r.extras["logp"], value, advantage, advantage + value, r.valid, acts, kept
         )
         return m if self.whole else ops.fold(m)
@@ -153,7 +152,7 @@ class PPO(Algorithm[Rollout, Minibatch]):
     def enough(self, update: Update) -> Tensor | None:
         return ops.above(update.metrics["kl"], self.cfg.max_kl)
 
-    def learn(self, m: Minibatch, knobs: Knobs, noise: Noise) -> Update:
+    def learn(self, m: PPOMinibatch, knobs: Knobs, noise: Noise) -> Update:
         p = self.predict(m.obs, m.past, noise)
         log_ratio = p.dist.log_prob(m.action) - m.logp
         advantage, goal = self.recomputed(m.whole, p) if m.whole else (m.advantage, m.goal)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ganglion import buffers, nn, ops
 from ganglion.config import (
+    FRESH,
     AlgoConfig, Count, Positive, ProcessorConfig, RateSchedule, Share, linear, register,
 )  # fmt: skip
 from ganglion.core import (
@@ -29,7 +30,7 @@ from ganglion.errors import UserError
 class PQNConfig(AlgoConfig):
     """Parallelised Q-network."""
 
-    actions = "discrete"
+    actions, lacks = "discrete", FRESH
     lr: RateSchedule = linear(5e-4, 0.0)
     optim: nn.OptimConfig = nn.OptimConfig()
     gamma: float = Field(0.99, ge=0, le=1)
@@ -54,7 +55,7 @@ class PQNConfig(AlgoConfig):
         return Recipe(self.processor, rollouts, buffers.ReadyConfig(), lag)
 
 
-class Minibatch(NamedTuple):
+class PQNMinibatch(NamedTuple):
     """Rows with what the model should say of them."""
 
     obs: Obs
@@ -64,7 +65,7 @@ class Minibatch(NamedTuple):
     valid: Tensor
 
 
-class PQN(Algorithm[Rollout, Minibatch]):
+class PQN(Algorithm[Rollout, PQNMinibatch]):
     """Q-learning from what was just seen."""
 
     model: nn.QNet
@@ -100,18 +101,18 @@ class PQN(Algorithm[Rollout, Minibatch]):
     # ------------------------------------------------------------ learning
 
     @torch.no_grad()
-    def prepare(self, r: Rollout) -> Minibatch:
+    def prepare(self, r: Rollout) -> PQNMinibatch:
         value = r.extras["value"]
         last = self.predict(*r.last, self.neutral(value[:1])).value  # the dead row carries the true last observation
         after = torch.cat([value[1:], last])
         goal = ops.lambda_returns(r.reward, after, r.discount, r.cut, self.cfg.lam)
-        whole = Minibatch(r.obs, r.past, r.action, goal, r.valid)
+        whole = PQNMinibatch(r.obs, r.past, r.action, goal, r.valid)
         return whole if self.model.recurrent else ops.fold(whole)
 
     def plan(self, rows: int, noise: Noise) -> Tensor:
         return ops.shuffled(rows, self.cfg.epochs, self.cfg.minibatches, noise)  # [epochs * minibatches, rows each]
 
-    def learn(self, m: Minibatch, knobs: Knobs, noise: Noise) -> Update:
+    def learn(self, m: PQNMinibatch, knobs: Knobs, noise: Noise) -> Update:
         q = ops.pick(self.model.value(m.obs, m.past)[0], m.action)
         loss = ops.masked_mean(0.5 * (q - m.goal).square(), m.valid)
         norm = self.optim.step(loss, lr=knobs["lr"])

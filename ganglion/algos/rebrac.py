@@ -32,6 +32,7 @@ class ReBRACConfig(AlgoConfig):
     """Behaviour-regularised actor-critic, revisited."""
 
     actions = "bounded"
+    lacks = {"n_step": "its critics are told how far the next action of the data lies, which is one step on"}
     lr: Rate = 3e-4  # of the actor
     optim: nn.OptimConfig = nn.OptimConfig()
     lr_critic: Rate = 3e-4

@@ -30,7 +30,7 @@ from ganglion.core import (
     Acted, Action, Algorithm, Box, Draw, Draws, EnvSpec, Knobs, Memory, Noise, Obs, Past, Prediction, Progress, Recipe,
     Sample, Stateful, Transition, Update,
 )  # fmt: skip
-from ganglion.nn.actor_critics import GaussianActor, SoftActorCritics, bounded
+from ganglion.nn.actor_critics import GaussianActor, SoftActorCritics, bounded, cycled, of_critics
 from ganglion.nn.norms import DroppedMLP
 
 KEYS = 2**24  # dropout masks are told apart by a number below it, which float32 holds exactly
@@ -79,14 +79,14 @@ class REDQCritics(nn.Encoded):
     """obs and action -> values [critics, T, B]; some units are left out where a `key` says which."""
 
     def __init__(self, cfg: REDQConfig, spec: EnvSpec, space: Box) -> None:
-        super().__init__(cfg.net, spec.obs)
+        super().__init__(cfg.net, spec.obs, cfg.replay.warms)
         sizes = cfg.critics, self.encoder.out + space.size, cfg.net.hidden, 1
         self.nets = DroppedMLP(*sizes, cfg.net.activation, cfg.dropout, cfg.layer_norm)
 
     def value(
         self, obs: Obs, past: Past, action: Action | None = None, key: Tensor | None = None
     ) -> tuple[Tensor, Memory]:
-        features, memory = self.encoder(obs, past)
+        features, memory = self.encode(obs, of_critics(past))
         assert action is not None
         joined = torch.cat([features, action.reshape(*features.shape[:2], -1)], -1)
         return self.nets(joined, key).squeeze(-1), memory
@@ -99,9 +99,10 @@ class REDQ(Algorithm[Sample[Transition], Sample[Transition]]):
 
     def __init__(self, cfg: REDQConfig, spec: EnvSpec) -> None:
         self.cfg, self.late_every = cfg, cfg.delay
-        self.space = space = bounded(cfg, spec, cfg.net)
+        self.space = space = bounded(cfg, spec)
         self.goal_entropy = -float(space.size) if cfg.target_entropy is None else cfg.target_entropy
-        actor, critics = GaussianActor(cfg.net, spec, space), REDQCritics(cfg, spec, space)
+        actor = GaussianActor(cfg.net, spec, space, burn_in=cfg.replay.warms)
+        critics = REDQCritics(cfg, spec, space)
         self.model = SoftActorCritics(actor, critics, cfg.temperature or 1.0)
         self.target = nn.Lagged(critics)
         limit = cfg.max_norm or inf
@@ -120,8 +121,13 @@ class REDQ(Algorithm[Sample[Transition], Sample[Transition]]):
         return Draws(explore=Draw(uniform=n, normal=n), learn=Draw(normal=2 * n), update=update, hold=cfg.hold)
 
     def predict(self, obs: Obs, past: Past, noise: Noise) -> Prediction:
-        raw, memory = self.model.action(obs, past)
+        raw, memory = self.model.act(obs, past)
         return Prediction(ops.dist(raw, self.space, squash=True), ops.empty(raw), memory)
+
+    def policy(self, obs: Obs, past: Past) -> ops.TanhNormal:
+        """The same in `learn`, where nobody asks for the memory after it."""
+        dist: ops.TanhNormal = ops.dist(self.model.action(obs, past)[0], self.space, squash=True)
+        return dist
 
     def explore(self, prediction: Prediction, knobs: Knobs, noise: Noise) -> Acted:
         chosen, anything = prediction.dist.sample(noise), ops.anywhere(self.space, noise.uniform)
@@ -135,10 +141,11 @@ class REDQ(Algorithm[Sample[Transition], Sample[Transition]]):
 
     def learn(self, mini: Sample[Transition], knobs: Knobs, noise: Noise) -> Update:
         t, w, cfg, keys = mini.data, mini.weight, self.cfg, self.keys(noise)
-        later = Noise(noise.uniform, noise.normal.chunk(2, -1)[0])
+        later = noise.normal.chunk(2, -1)[0]
         some = noise.update.uniform[: cfg.critics].argsort()[: cfg.subset]
         with torch.no_grad():
-            action, logp = self.predict(t.next_obs, t.next_past, noise).dist.sample_and_log_prob(later)
+            dist = self.policy(t.next_obs, t.next_past)
+            action, logp = dist.sample_and_log_prob(Noise(noise.uniform, cycled(later, dist.mean.shape[0])))
             after = self.target.net.value(t.next_obs, t.next_past, action, keys[0])[0]
             after = after.index_select(0, some).amin(0) - self.model.warmth["log"].exp() * logp
             goal = t.reward + t.discount * ops.at(after, t.ahead)
@@ -155,7 +162,7 @@ class REDQ(Algorithm[Sample[Transition], Sample[Transition]]):
     def learn_late(self, mini: Sample[Transition], knobs: Knobs, noise: Noise) -> Mapping[str, Tensor]:
         t, w, warmth = mini.data, mini.weight, self.model.warmth["log"].exp()
         now = Noise(noise.uniform, noise.normal.chunk(2, -1)[1])
-        action, logp = self.predict(t.obs, t.past, noise).dist.sample_and_log_prob(now)
+        action, logp = self.policy(t.obs, t.past).sample_and_log_prob(now)
         value = self.model.critics.value(t.obs, t.past, action, self.keys(noise)[2])[0].mean(0)
         actor = ops.weighted_mean(warmth.detach() * logp - value, w)
         self.actor_optim.step(actor)

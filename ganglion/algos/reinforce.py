@@ -7,7 +7,7 @@ limit and beyond the rollout. Without one (`none`) those returns are unknown, an
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from pydantic import Field
@@ -15,9 +15,9 @@ from torch import Tensor
 
 from ganglion import buffers, nn, ops
 from ganglion.config import (
+    FRESH,
     AlgoConfig,
     Amount,
-    BonusConfig,
     Count,
     NonNegative,
     Positive,
@@ -36,6 +36,7 @@ from ganglion.core import (
 class ReinforceConfig(AlgoConfig):
     """Whole returns, with or without a baseline."""
 
+    lacks = FRESH
     lr: RateSchedule = linear(2e-3, 0.0)
     optim: nn.OptimConfig = nn.OptimConfig()
     gamma: float = Field(0.99, ge=0, le=1)
@@ -50,11 +51,9 @@ class ReinforceConfig(AlgoConfig):
     shared: bool = False  # actor and critic read one body; otherwise each has its own
     net: nn.MLPConfig = nn.MLPConfig(hidden=(64, 64), activation="tanh", init="orthogonal")
     processor: ProcessorConfig = buffers.RowsConfig()
-    bonus: BonusConfig | None = None  # a second reward, for what is new
 
-    def build(self, spec: EnvSpec) -> Algorithm[Any, Any]:
-        made = Reinforce(self, spec)
-        return made if self.bonus is None else self.bonus.build(made, spec)
+    def build(self, spec: EnvSpec) -> Reinforce:
+        return Reinforce(self, spec)
 
     def recipe(self, spec: EnvSpec) -> Recipe:
         """What to plug around the algorithm: read here, built by runtime.build."""

@@ -21,7 +21,7 @@ from ganglion.core import (
     Acted, Algorithm, Draw, Draws, EnvSpec, Knobs, Noise, Obs, Past, Prediction, Recipe, Sample, Stateful, Transition,
     Update,
 )  # fmt: skip
-from ganglion.nn.actor_critics import ActorCritics, Critics, DeterministicActor, apart, bounded
+from ganglion.nn.actor_critics import ActorCritics, Critics, DeterministicActor, apart, bounded, cycled
 
 
 @register("algo", "td3_bc")
@@ -61,8 +61,10 @@ class TD3BC(Algorithm[Sample[Transition], Sample[Transition]]):
 
     def __init__(self, cfg: TD3BCConfig, spec: EnvSpec) -> None:
         self.cfg, self.late_every = cfg, cfg.delay
-        self.space = space = bounded(cfg, spec, cfg.net)
-        self.model = ActorCritics(DeterministicActor(cfg.net, spec, space), Critics(cfg.net, spec, space))
+        self.space = space = bounded(cfg, spec)
+        warms = cfg.replay.warms
+        actor = DeterministicActor(cfg.net, spec, space, burn_in=warms)
+        self.model = ActorCritics(actor, Critics(cfg.net, spec, space, burn_in=warms))
         self.target = nn.Lagged(self.model)
         limit = cfg.max_norm or inf
         self.actor_optim = nn.optimiser(cfg.optim, self.model.actor, lr=cfg.lr, max_norm=limit)
@@ -75,7 +77,7 @@ class TD3BC(Algorithm[Sample[Transition], Sample[Transition]]):
         return Draws(explore=Draw(normal=n), learn=Draw(normal=n))
 
     def predict(self, obs: Obs, past: Past, noise: Noise) -> Prediction:
-        action, memory = self.model.action(obs, past)
+        action, memory = self.model.act(obs, past)
         return Prediction(ops.Sure(action), ops.empty(action), memory)  # a state alone has no value here
 
     def explore(self, prediction: Prediction, knobs: Knobs, noise: Noise) -> Acted:
@@ -90,7 +92,8 @@ class TD3BC(Algorithm[Sample[Transition], Sample[Transition]]):
         with torch.no_grad():
             action = self.target.action(t.next_obs, t.next_past)[0]
             low, high = ops.bounds(self.space, action)
-            action = ops.gaussian(action, noise.normal, cfg.smoothing, low, high, cfg.smoothing_limit)
+            normal = cycled(noise.normal, action.shape[0])
+            action = ops.gaussian(action, normal, cfg.smoothing, low, high, cfg.smoothing_limit)
             after = self.target.value(t.next_obs, t.next_past, action)[0].amin(0)
             goal = t.reward + t.discount * ops.at(after, t.ahead)
         q = self.model.value(t.obs, t.past, t.action)[0]

@@ -27,7 +27,7 @@ from ganglion.core import (
     Acted, Algorithm, Draw, Draws, EnvSpec, Knobs, Noise, Obs, Past, Prediction, Progress, Recipe, Sample, Stateful,
     Transition, Update,
 )  # fmt: skip
-from ganglion.nn.actor_critics import Critics, GaussianActor, SoftActorCritics, bounded
+from ganglion.nn.actor_critics import Critics, GaussianActor, SoftActorCritics, bounded, cycled
 
 
 @register("algo", "tqc")
@@ -73,11 +73,11 @@ class TQC(Algorithm[Sample[Transition], Sample[Transition]]):
     model: SoftActorCritics[Critics]
 
     def __init__(self, cfg: TQCConfig, spec: EnvSpec) -> None:
-        self.cfg, self.space = cfg, (space := bounded(cfg, spec, cfg.net))
+        self.cfg, self.space = cfg, (space := bounded(cfg, spec))
         self.goal_entropy = -float(space.size) if cfg.target_entropy is None else cfg.target_entropy
         self.kept = cfg.critics * (cfg.quantiles - cfg.drop)
-        actor = GaussianActor(cfg.net, spec, space)
-        critics = Critics(cfg.net, spec, space, cfg.critics, cfg.quantiles)
+        actor = GaussianActor(cfg.net, spec, space, burn_in=cfg.replay.warms)
+        critics = Critics(cfg.net, spec, space, cfg.critics, cfg.quantiles, burn_in=cfg.replay.warms)
         self.model = SoftActorCritics(actor, critics, cfg.temperature or 1.0)
         self.target = nn.Lagged(critics)
         limit = cfg.max_norm or inf
@@ -95,8 +95,13 @@ class TQC(Algorithm[Sample[Transition], Sample[Transition]]):
         return Draws(explore=Draw(uniform=n, normal=n), learn=Draw(normal=2 * n), hold=self.cfg.hold)
 
     def predict(self, obs: Obs, past: Past, noise: Noise) -> Prediction:
-        raw, memory = self.model.action(obs, past)
+        raw, memory = self.model.act(obs, past)
         return Prediction(ops.dist(raw, self.space, squash=True), ops.empty(raw), memory)
+
+    def policy(self, obs: Obs, past: Past) -> ops.TanhNormal:
+        """The same in `learn`, where nobody asks for the memory after it."""
+        dist: ops.TanhNormal = ops.dist(self.model.action(obs, past)[0], self.space, squash=True)
+        return dist
 
     def explore(self, prediction: Prediction, knobs: Knobs, noise: Noise) -> Acted:
         chosen, anything = prediction.dist.sample(noise), ops.anywhere(self.space, noise.uniform)
@@ -106,10 +111,11 @@ class TQC(Algorithm[Sample[Transition], Sample[Transition]]):
 
     def learn(self, mini: Sample[Transition], knobs: Knobs, noise: Noise) -> Update:
         t, w, cfg = mini.data, mini.weight, self.cfg
-        later, now = (Noise(noise.uniform, part) for part in noise.normal.chunk(2, -1))
+        later, now = noise.normal.chunk(2, -1)
         warmth = self.model.warmth["log"].exp()
         with torch.no_grad():
-            action, logp = self.predict(t.next_obs, t.next_past, noise).dist.sample_and_log_prob(later)
+            dist = self.policy(t.next_obs, t.next_past)
+            action, logp = dist.sample_and_log_prob(Noise(noise.uniform, cycled(later, dist.mean.shape[0])))
             after = self.target.value(t.next_obs, t.next_past, action)[0].movedim(0, -2).flatten(-2)  # [T, B, all]
             after = after.sort(-1).values[..., : self.kept] - (warmth * logp)[..., None]
             goal = t.reward[..., None] + t.discount[..., None] * ops.at(after, t.ahead)
@@ -118,7 +124,7 @@ class TQC(Algorithm[Sample[Transition], Sample[Transition]]):
         critic = ops.weighted_mean(rows, w)
         norm = self.critic_optim.step(critic)
 
-        action, logp = self.predict(t.obs, t.past, noise).dist.sample_and_log_prob(now)
+        action, logp = self.policy(t.obs, t.past).sample_and_log_prob(Noise(noise.uniform, now))
         actor = ops.weighted_mean(warmth.detach() * logp - self.model.value(t.obs, t.past, action)[0].mean((0, -1)), w)
         self.actor_optim.step(actor)
         entropy = -ops.weighted_mean(logp.detach(), w)

@@ -8,18 +8,19 @@ holds: nothing waits for the device. All tensors are [T, B, ...]; learning is al
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from ganglion import buffers, nn, ops
-from ganglion.config import AlgoConfig, BonusConfig, Count, NonNegative, Positive, ProcessorConfig, Rate, register
+from ganglion.config import FRESH, AlgoConfig, Count, NonNegative, Positive, ProcessorConfig, Rate, register
 from ganglion.core import (
     Acted, Action, Algorithm, Draws, EnvSpec, Knobs, Noise, Obs, Past, Prediction, Recipe, Rollout, Stateful, Update,
 )  # fmt: skip
 from ganglion.nn.actor_and_critic import ActorAndCritic
+from ganglion.torch_private import foreach_add_, foreach_copy_, foreach_mul
 
 TINY = 1e-12  # what divisors are at least: where nothing is left to be gained, nothing moves
 
@@ -28,6 +29,7 @@ TINY = 1e-12  # what divisors are at least: where nothing is left to be gained, 
 class TRPOConfig(AlgoConfig):
     """Trust region policy optimisation."""
 
+    lacks = FRESH
     gamma: float = Field(0.99, ge=0, le=1)
     lam: float = Field(0.95, ge=0, le=1)
     horizon: Count = Field(128, ge=1)  # rows per slot and rollout
@@ -43,11 +45,9 @@ class TRPOConfig(AlgoConfig):
     max_lag: Count = Field(4, ge=0)  # rollouts behind which one from elsewhere is dropped
     net: nn.MLPConfig = nn.MLPConfig(hidden=(64, 64), activation="tanh", init="orthogonal")
     processor: ProcessorConfig = buffers.RowsConfig()
-    bonus: BonusConfig | None = None  # a second reward, for what is new
 
-    def build(self, spec: EnvSpec) -> Algorithm[Any, Any]:
-        made = TRPO(self, spec)
-        return made if self.bonus is None else self.bonus.build(made, spec)
+    def build(self, spec: EnvSpec) -> TRPO:
+        return TRPO(self, spec)
 
     def recipe(self, spec: EnvSpec) -> Recipe:
         """What to plug around the algorithm: read here, built by runtime.build."""
@@ -55,7 +55,7 @@ class TRPOConfig(AlgoConfig):
         return Recipe(self.processor, rollouts, buffers.ReadyConfig(), self.max_lag)
 
 
-class Judged(NamedTuple):
+class TRPORollout(NamedTuple):
     """Rows with what the critic made of them."""
 
     obs: Obs
@@ -74,7 +74,7 @@ class NaturalGradient(nn.Optimiser):
 
     def apply(self, grads: list[Tensor], lr: float | Tensor) -> None:
         """Moves parameters along a direction."""
-        torch._foreach_add_(self.params, torch._foreach_mul(grads, lr))
+        foreach_add_(self.params, foreach_mul(grads, lr))
 
     def flat(self, loss: Tensor, create_graph: bool = False) -> Tensor:
         """The gradient as one vector; what the loss does not depend on has none."""
@@ -87,7 +87,7 @@ class NaturalGradient(nn.Optimiser):
         return [part.view_as(p) for part, p in zip(parts, self.params, strict=True)]
 
 
-class TRPO(Algorithm[Rollout, Judged]):
+class TRPO(Algorithm[Rollout, TRPORollout]):
     """An actor that goes as far as it may along the steepest way, and a critic that follows."""
 
     model: ActorAndCritic
@@ -114,14 +114,14 @@ class TRPO(Algorithm[Rollout, Judged]):
     # ------------------------------------------------------------ learning
 
     @torch.no_grad()
-    def prepare(self, r: Rollout) -> Judged:
+    def prepare(self, r: Rollout) -> TRPORollout:
         value = r.extras["value"]
         last = self.predict(*r.last, self.neutral(value[:1])).value  # the dead row carries the true last observation
         after = torch.cat([value[1:], last])
         advantage = ops.gae(r.reward, value, after, r.discount, r.cut, self.cfg.lam)
-        return Judged(r.obs, r.past, r.action, advantage, advantage + value, r.valid)
+        return TRPORollout(r.obs, r.past, r.action, advantage, advantage + value, r.valid)
 
-    def learn(self, m: Judged, knobs: Knobs, noise: Noise) -> Update:
+    def learn(self, m: TRPORollout, knobs: Knobs, noise: Noise) -> Update:
         advantage = ops.normalise(m.advantage, m.valid) if self.cfg.normalise_advantage else m.advantage
         metrics = self.step(m._replace(advantage=advantage))
         for _ in range(self.cfg.value_steps):
@@ -131,7 +131,7 @@ class TRPO(Algorithm[Rollout, Judged]):
         metrics |= {"value": critic, "grad_norm": norm}
         return Update({k: v.detach() for k, v in metrics.items()}, ops.empty(m.goal))
 
-    def step(self, m: Judged) -> dict[str, Tensor]:
+    def step(self, m: TRPORollout) -> dict[str, Tensor]:
         """The natural gradient x of F x = g, as long as the trust region allows, then shorter until it holds."""
         natural, cfg = self.natural, self.cfg
         old = ops.detach(self.model.action(m.obs, m.past)[0])
@@ -151,7 +151,7 @@ class TRPO(Algorithm[Rollout, Judged]):
             share, moved = self.search(m, old, gain, way)
         return {"gain": moved[0], "kl": moved[1], "share": share, "entropy": entropy}
 
-    def judge(self, m: Judged, old: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def judge(self, m: TRPORollout, old: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """What the actor of now gains over the old one, how far it is from it, and its entropy."""
         before = ops.dist(old, self.spec.action, ops.mask(m.obs))
         now = ops.dist(self.model.action(m.obs, m.past)[0], self.spec.action, ops.mask(m.obs))
@@ -159,18 +159,20 @@ class TRPO(Algorithm[Rollout, Judged]):
         gain = ops.masked_mean(ratio * m.advantage, m.valid)
         return gain, ops.masked_mean(before.kl(now), m.valid), ops.masked_mean(now.entropy(), m.valid)
 
-    def search(self, m: Judged, old: Tensor, least: Tensor, way: list[Tensor]) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    def search(
+        self, m: TRPORollout, old: Tensor, least: Tensor, way: list[Tensor]
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """The first share of the way, each half of the one before, that gains within the limit; 0 where none does."""
         params, start = self.natural.params, [p.clone() for p in self.natural.params]
         best, gained, far = (torch.zeros_like(least) for _ in range(3))
         for k in reversed(range(self.cfg.halvings)):  # the longest last: it wins where it holds
-            torch._foreach_copy_(params, start)
+            foreach_copy_(params, start)
             self.natural.apply(way, 0.5**k)
             gain, kl, _ = self.judge(m, old)
             holds = (gain > least) & (kl <= self.cfg.max_kl)
             best = torch.where(holds, 0.5**k, best)
             gained, far = torch.where(holds, gain - least, gained), torch.where(holds, kl, far)
-        torch._foreach_copy_(params, start)
+        foreach_copy_(params, start)
         self.natural.apply(way, best)
         return best, (gained, far)
 

@@ -43,6 +43,9 @@ class Rows:
             reward = reward.clamp(-self.cfg.reward_clip, self.cfg.reward_clip)
         return reward
 
+    def close(self) -> None:
+        """It keeps nothing back."""
+
     def state(self) -> State:
         return State()
 

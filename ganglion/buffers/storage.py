@@ -16,6 +16,7 @@ from ganglion import ops
 from ganglion.buffers import row_kernels
 from ganglion.core import Memory, Obs, Ring, Row, State, read_count
 from ganglion.errors import UserError
+from ganglion.torch_private import foreach_copy_
 
 LINE = 64  # bytes that memory hands out at once
 NARROW = 512  # bytes of a row that are better copied beside others
@@ -47,7 +48,7 @@ class RowRing:
     def write(self, rows: Row, at: int, count: int) -> None:
         """Stores rows that fit before the end of the ring."""
         kept = self.places[at] if self.places and count == 1 else [x[at : at + count] for x in self.leaves]
-        torch._foreach_copy_(kept, ops.leaves(rows))
+        foreach_copy_(kept, ops.leaves(rows))
 
     def allocate(self, rows: Row) -> Row:
         """Arrays for `length` rows like these [T, B, ...]."""
@@ -135,7 +136,7 @@ class SampledRing(RowRing):
                 self.stage = RowStage(self.layout, self.records, self.gamma, count, rows.reward.device)
             self.stage(small, at)
         if self.large:
-            torch._foreach_copy_([kept[at : at + count] for kept in self.large], self.apart(rows))
+            foreach_copy_([kept[at : at + count] for kept in self.large], self.apart(rows))
 
     def apart(self, rows: Row) -> list[Tensor]:
         """Leaves with arrays of their own."""
@@ -324,7 +325,7 @@ class RowStage:
         )  # numpy is sooner
 
     def __call__(self, leaves: list[Tensor], at: int) -> None:
-        torch._foreach_copy_(self.leaves, leaves)
+        foreach_copy_(self.leaves, leaves)
         derive(self.row, self.derived, self.gamma)
         self.records[at : at + self.count].copy_(self.made)
 

@@ -36,6 +36,7 @@ def config_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--algo", metavar="NAME", help="the algorithm: short for algo=NAME")
     parser.add_argument("--env", metavar="ID", help="the environment: a gymnasium id, or KIND:ID of another kind")
+    parser.add_argument("--seed", metavar="N", help="short for run.seed=N")
     parser.add_argument("--mode", metavar="MODE", help="where explorers are: short for run.mode=MODE")
     parser.add_argument("--explorers", metavar="N", help="how many remote explorers: short for fleet.explorers=N")
     parser.add_argument("--learners", metavar="N", help="that make each update together: short for fleet.learners=N")
@@ -61,13 +62,14 @@ def asked_cases(args: argparse.Namespace) -> list[RunConfig]:
     named = [f"algo={args.algo}"] if args.algo else []
     named += [environment(args.env)] if args.env else []
     placed = [f"run.mode={args.mode}"] if args.mode else []
+    placed += [f"run.seed={args.seed}"] if args.seed else []
     placed += [f"fleet.explorers={args.explorers}"] if args.explorers else []
     placed += [f"fleet.learners={args.learners}"] if args.learners else []
     if source is None and not named and not overrides:
         raise UserError("nothing to train. Try: ganglion train cartpole/dqn, or ganglion list zoo")
     if source is None or source in registry.presets() or isfile(source):  # else it is refused, at once
         load_torch()
-    from ganglion.config import cases
+    from ganglion.config.files import cases
 
     found = cases(source, [*named, *placed, *overrides], args.imports)
     return found if args.seeds is None else seeded(found, args.seeds)
@@ -94,15 +96,8 @@ def split(words: list[str]) -> tuple[str | None, list[str]]:
 
 
 def environment(name: str) -> str:
-    """`--env` as an override: CartPole-v1 is gymnasium's, torch:cartpole a kind and its id."""
-    from ganglion import registry
-
-    kind, colon, inner = name.partition(":")
-    if not colon and name in registry.names("env"):
-        return f"env={name}"
-    if colon and kind in registry.names("env"):
-        return f"env={{kind: {kind}, id: {json.dumps(inner)}}}"
-    return f"env={{kind: gym, id: {json.dumps(name)}}}"  # JSON's quotes are YAML's
+    """`--env` as an override."""
+    return f"env={json.dumps(name)}"  # JSON's quotes are YAML's
 
 
 def existing(folder: str) -> Where:

@@ -19,7 +19,7 @@ from ganglion.errors import UserError
 
 if TYPE_CHECKING:
     from ganglion.config import RunConfig
-    from ganglion.runtime.bench import Bench
+    from ganglion.runtime.bench import BenchResult
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,13 +40,13 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def plain(config: RunConfig, result: Bench) -> dict[str, object]:
+def plain(config: RunConfig, result: BenchResult) -> dict[str, object]:
     limits = {name: {"steps": limit.rate, "about": limit.about} for name, limit in result.limits.items()}
     shares = dict(result.shares._asdict())
     return {**result._asdict(), "name": config.title, "shares": shares, "limits": limits}
 
 
-def lines(config: RunConfig, result: Bench) -> list[str]:
+def lines(config: RunConfig, result: BenchResult) -> list[str]:
     """Rates, shares, limits and the bottleneck."""
     s = result.shares
     where = f"{config.run.threads} thread{'s' if config.run.threads > 1 else ''}, {config.run.fast}"

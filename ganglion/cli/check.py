@@ -1,11 +1,13 @@
 """Looks an environment over: spaces, seeds, endings, rewards, workers, speed, memory; each verdict with its fix. Or an
-algorithm: whether it is pure, repeats, resumes exactly, acts per slot, and compiles.
+algorithm: whether it is pure, repeats, resumes exactly, acts per slot, and compiles. Or a dataset: whether it can be
+read and learned from.
 
 ganglion check CartPole-v1                             a registered id, or KIND:ID
 ganglion check cartpole/dqn env.time_limit=100         the environment of a preset or file, settings changed
 ganglion check MyEnv-v0 --import my_module             registered by a module of yours
 ganglion check my_module:MyEnv env.options.size=5      a class of yours, or a function that makes one
 ganglion check my_file.py:MyEnv                        the same
+ganglion check data/pendulum                           a dataset: a folder or file
 ganglion check --algo mine --import my_module          an algorithm of yours, over made-up spaces
 ganglion check --algo mine --env MyEnv-v0 algo.lr=0.1  over the spaces of an environment, settings changed
 
@@ -17,7 +19,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from os.path import isfile
+from os.path import isdir, isfile
 from typing import TYPE_CHECKING, Any
 
 from ganglion import registry
@@ -55,6 +57,10 @@ def run(args: argparse.Namespace) -> int:
         raise UserError(f"--seed should be between 0 and {2**31 - 1}, got {args.seed}.")
     if not 0 < args.seconds <= 86_400:
         raise UserError(f"--seconds should be between 0 and 86400, got {args.seconds}.")
+    if is_data(args.words[0]):
+        from ganglion.data.check_data import check_data
+
+        return told(check_data(args.words[0]), args.json)
     subject = asked(args.words, args.imports)
     from ganglion.envs.check.check_env import check_env
 
@@ -75,10 +81,14 @@ def told(report: CheckReport, as_json: bool) -> int:
 # ------------------------------------------------------------ what to check
 
 
+def is_data(word: str) -> bool:
+    """Whether a word names a dataset: a folder of one, or a file that has the ending of one."""
+    return isdir(word) or word.endswith((".hdf5", ".h5", ".npz", ".parquet"))
+
+
 def asked(words: list[str], imports: list[str]) -> Any:
     """The environment's config, or the class or function of the user's own."""
-    from ganglion.config import load
-    from ganglion.config.files import import_module
+    from ganglion.config.files import import_module, load
 
     for module in imports:
         import_module(module)
@@ -94,8 +104,7 @@ def asked(words: list[str], imports: list[str]) -> Any:
 
 def of_algorithm(name: str, env: str | None, settings: list[str], imports: list[str]) -> CheckReport:
     """An algorithm by its name and settings, over the spaces of an environment or made-up ones."""
-    from ganglion.config import load
-    from ganglion.config.files import import_module
+    from ganglion.config.files import import_module, load
     from ganglion.runtime.build import build_env
     from ganglion.runtime.check_algorithm import SLOTS, check_algorithm, made_up
 
@@ -115,8 +124,7 @@ def own(module: str, attribute: str, rest: list[str]) -> Any:
     module = module.removesuffix(".py").removeprefix("./").replace("/", ".") if module.endswith(".py") else module
     import gymnasium
 
-    from ganglion.config import load
-    from ganglion.config.files import import_module
+    from ganglion.config.files import import_module, load
 
     import_module(module)
     place = vars(sys.modules[module])

@@ -97,7 +97,7 @@ def placed(config: RunConfig, folder: Where) -> RunConfig:
 
 
 def local(config: RunConfig, args: argparse.Namespace) -> int:
-    from ganglion.fleet.restarts import Restarter, begun, command
+    from ganglion.launch.restarts import Restarter, begun, command
     from ganglion.record.run_folder import made
 
     own = made(config.title) if config.run.dir is None else None
@@ -117,7 +117,7 @@ def local(config: RunConfig, args: argparse.Namespace) -> int:
 
 
 def node(words: list[str]) -> int:
-    from ganglion.fleet.slurm import run_node
+    from ganglion.launch.slurm import run_node
 
     if len(words) != 1 or not (Path(words[0]) / "job.json").is_file():
         raise UserError("launch node: should be the folder of a job that ganglion launch slurm has made.")
@@ -159,7 +159,7 @@ def slurm(config: RunConfig, args: argparse.Namespace) -> int:
 
 
 def make_job(config: RunConfig, args: argparse.Namespace) -> JobFolder:
-    from ganglion.config import dump
+    from ganglion.config.files import dump
     from ganglion.record.run_folder import candidates
     from ganglion.record.stores import located
 

@@ -6,7 +6,21 @@ import argparse
 from typing import NoReturn
 
 from ganglion import __version__
-from ganglion.cli import bench, check, evaluate, explore, launch, listing, play, record, replay, resume, show, train
+from ganglion.cli import (
+    bench,
+    check,
+    data,
+    evaluate,
+    explore,
+    launch,
+    listing,
+    play,
+    record,
+    replay,
+    resume,
+    show,
+    train,
+)
 from ganglion.cli.text import say
 from ganglion.errors import UserError, nearest
 
@@ -18,6 +32,7 @@ COMMANDS = {
     "eval": evaluate,
     "play": play,
     "record": record,
+    "data": data,
     "replay": replay,
     "list": listing,
     "show": show,
@@ -39,6 +54,7 @@ examples:
   ganglion eval runs/cartpole-dqn-20260101-120000 --episodes 100 --json
   ganglion play runs/cartpole-dqn-20260101-120000 --out cartpole.gif
   ganglion record runs/cartpole-dqn-20260101-120000 --out data/cartpole       its episodes as a dataset
+  ganglion data data/cartpole                       what is in a dataset
   ganglion replay runs/cartpole-dqn-20260101-120000 3-17    an episode whose environment failed, again
   ganglion list zoo                                 also: algos, envs, nets, writers, ...
   ganglion show cartpole/dqn                        every setting, resolved

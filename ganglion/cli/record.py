@@ -1,7 +1,7 @@
 """Records episodes of a saved agent, or of random actions, as a dataset; appends where it is there.
 
 ganglion record runs/pendulum-sac-20260101-120000 --episodes 50 --out data/expert
-ganglion record runs/pendulum-sac-20260101-120000 --checkpoint 5000-4000 --episodes 50 --out data/mixed
+ganglion record runs/pendulum-sac-20260101-120000 --checkpoint 5000-4000 --checkpoint last --out data/mixed
 ganglion record --env Pendulum-v1 --random --episodes 50 --out data/mixed
 """
 
@@ -21,7 +21,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--episodes", type=int, default=100, metavar="N", help="how many (100)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of episodes and actions (0)")
     which_arguments(parser)
-    parser.add_argument("--checkpoint", metavar="NAME", help="another one, such as 5000-4000")
+    parser.add_argument(
+        "--checkpoint",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="another one, such as 5000-4000; several: each an equal part",
+    )
     parser.add_argument("--deterministic", action="store_true", help="evaluation actions instead of training actions")
     parser.add_argument("--epsilon", type=float, default=0.0, metavar="E", help="share of random actions (0)")
     parser.add_argument("--random", action="store_true", help="random actions alone")
@@ -45,6 +51,7 @@ def run(args: argparse.Namespace) -> int:
 
     from ganglion.config.files import import_module, load
     from ganglion.data import files
+    from ganglion.data.dataset import joined
     from ganglion.data.record import record_random, record_run
     from ganglion.runtime.run import load_config
 
@@ -54,9 +61,15 @@ def run(args: argparse.Namespace) -> int:
         cfg = load_config(existing(args.folder)) if args.folder else load(None, ["algo=ppo", environment(args.env)])
         data = record_random(cfg, args.episodes, args.seed)
     else:
-        which = args.checkpoint or args.which
-        data = record_run(args.folder, args.episodes, args.seed, which, args.deterministic, args.epsilon)
+        data = joined([record_run(args.folder, *part, args.deterministic, args.epsilon) for part in parts(args)])
     files.write(Path(args.out), data)
     mean = float(data.returns().mean())
-    say(f"{args.out}: {data.steps:,} steps in {args.episodes:,} episodes, mean return {mean:.2f}")
+    say(f"{args.out}: {data.steps:,} steps in {len(data.lengths()):,} episodes, mean return {mean:.2f}")
     return 0
+
+
+def parts(args: argparse.Namespace) -> list[tuple[int, int, str]]:
+    """Episodes, seed and name of each checkpoint: an equal share each, of other episodes."""
+    names = args.checkpoint or [args.which]
+    shares = [args.episodes * (k + 1) // len(names) - args.episodes * k // len(names) for k in range(len(names))]
+    return [(share, args.seed + k, name) for k, (share, name) in enumerate(zip(shares, names, strict=True)) if share]

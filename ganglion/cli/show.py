@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
     if args.words and isfile(Path(args.words[0]) / "config.yaml"):
         args.words[0] = str(Path(args.words[0]) / "config.yaml")
     configs = stored(args.words, args.imports) if args.words and URL.match(args.words[0]) else asked_cases(args)
-    from ganglion.config import dump
+    from ganglion.config.files import dump
 
     for number, config in enumerate(configs, 1):
         case = [f"# {number} of {len(configs)}: {config.title}"] if len(configs) > 1 else []

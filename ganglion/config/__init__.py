@@ -1,7 +1,7 @@
-"""Configs: typed, frozen, composed by name; read from YAML and `path=value`, never running code."""
+"""Settings: typed, frozen, composed by name. `config.files` reads them from YAML and `path=value`, and runs no code."""
 
-from ganglion.config.files import cases, dump, load, resolve
 from ganglion.config.model import (
+    FRESH,
     AlgoConfig,
     BonusConfig,
     BufferConfig,
@@ -9,6 +9,7 @@ from ganglion.config.model import (
     EnvConfig,
     Fold,
     LimiterConfig,
+    MatchmakerConfig,
     NetConfig,
     Part,
     ProcessorConfig,
@@ -31,6 +32,7 @@ from ganglion.config.values import Count, Every, NonNegative, Positive, Rate, Re
 from ganglion.registry import register
 
 __all__ = [
+    "FRESH",
     "AlgoConfig",
     "Amount",
     "BonusConfig",
@@ -45,6 +47,7 @@ __all__ = [
     "Fold",
     "LimiterConfig",
     "LogSection",
+    "MatchmakerConfig",
     "NetConfig",
     "NonNegative",
     "Part",
@@ -61,15 +64,11 @@ __all__ = [
     "TrainSection",
     "WrapperConfig",
     "WriterConfig",
-    "cases",
     "constant",
     "cosine",
-    "dump",
     "every",
     "exponential",
     "linear",
-    "load",
     "piecewise",
     "register",
-    "resolve",
 ]

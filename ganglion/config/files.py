@@ -28,15 +28,19 @@ IMPORTED: dict[str, None] = {}  # the user's modules that were asked for, in ord
 _PATH = re.compile(r"[A-Za-z_][\w-]*(\.[A-Za-z_][\w-]*)*")
 
 
-def load(source: str | Path | None, overrides: Iterable[str] = (), imports: Iterable[str] = ()) -> RunConfig:
-    """One run: from a preset's name, a file, YAML text (it holds a newline) or nothing, then `path=value` in order."""
+Source = str | Path | Mapping[str, Any] | None
+
+
+def load(source: Source, overrides: Iterable[str] = (), imports: Iterable[str] = ()) -> RunConfig:
+    """One run: from a preset's name, a file, YAML text (it holds a newline), a mapping or nothing, then `path=value` in
+    order."""
     found = cases(source, overrides, imports)
     if len(found) > 1:
         raise UserError(f"{_where(source)} is a sweep of {len(found)} runs, and one run was asked for.")
     return found[0]
 
 
-def cases(source: str | Path | None, overrides: Iterable[str] = (), imports: Iterable[str] = ()) -> list[RunConfig]:
+def cases(source: Source, overrides: Iterable[str] = (), imports: Iterable[str] = ()) -> list[RunConfig]:
     """Every run of a sweep (`sweep: {algo.lr: [1e-3, 3e-4], run.seed: [0, 1]}`); a single one without."""
     for module in imports:
         import_module(module)
@@ -114,16 +118,22 @@ class First(MetaPathFinder):
         return found if found and found.origin else None  # a folder without code is no module that was asked for
 
 
-def _where(source: str | Path | None) -> str:
+def _where(source: Source) -> str:
     if source is None:
         return "the command line"
+    match source:
+        case Mapping():
+            return "the settings"
     return "the text" if "\n" in str(source) else str(source)
 
 
-def read_raw(source: str | Path | None) -> dict[str, Any]:
+def read_raw(source: Source) -> dict[str, Any]:
     """The plain values that a source holds, not yet checked."""
-    if source is None:
-        return {}
+    match source:
+        case None:
+            return {}
+        case Mapping():
+            return dict(_copy(source))
     where = _where(source)
     raw = text.read(str(source) if where == "the text" else _file(source), where)
     if not isinstance(raw, dict):

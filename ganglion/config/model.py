@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, get_origin
 
 from pydantic import (
     BaseModel,
@@ -16,6 +16,7 @@ from pydantic import (
     model_serializer,
     model_validator,
 )
+from pydantic.fields import FieldInfo
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from ganglion import registry
@@ -73,7 +74,7 @@ class Config(BaseModel):
         own = {name: _as_tuple(given) for name, given in value.items() if not (cls.family and name == "kind")}
         for name, field in cls.model_fields.items():
             if name in own:
-                own[name] = _onto(field.default, own[name])
+                own[name] = _onto(field.default, _listed(field, own[name]))
         try:
             return check(own)
         except ValidationError as error:
@@ -103,13 +104,17 @@ class Config(BaseModel):
         for line in error.errors(include_url=False):
             message = line["msg"]
             if line["type"] == "extra_forbidden" and len(line["loc"]) == 1:
-                owner = f" of {cls.family} {cls.kind!r}" if cls.kind else ""
-                known = list(cls.model_fields)
-                close = nearest(str(line["loc"][0]), known)
-                message = f"unknown key{owner}. Accepted: {', '.join(known) or 'none'}.{close}"
+                message = cls.unknown(str(line["loc"][0]))
             kind = PydanticCustomError(line["type"], message)
             lines.append(InitErrorDetails(type=kind, loc=line["loc"], input=line["input"]))
         return ValidationError.from_exception_data(error.title, lines)
+
+    @classmethod
+    def unknown(cls, key: str) -> str:
+        """What to say of a key that it has not."""
+        owner = f" of {cls.family} {cls.kind!r}" if cls.kind else ""
+        known = list(cls.model_fields)
+        return f"unknown key{owner}. Accepted: {', '.join(known) or 'none'}.{nearest(key, known)}"
 
     @model_serializer(mode="plain")
     def plain(self) -> dict[str, Any]:
@@ -126,10 +131,42 @@ class Part(Config):
         raise NotImplementedError(f"{type(self).__name__} has no build")
 
 
+class BonusConfig(Part, family="bonus"):
+    """A second reward, for what is new."""
+
+    def build(self, inner: Algorithm[Any, Any], spec: EnvSpec) -> Algorithm[Any, Any]:
+        """The algorithm, learning from richer rewards."""
+        raise NotImplementedError(f"{type(self).__name__} has no build")
+
+
+# What algorithms lack that learn from what they have just collected.
+FRESH = {
+    "n_step": "its returns weigh sums of every length (lam) over whole rollouts",
+    "replay": "it learns from what it has just collected, which has no priorities",
+}
+
+
 class AlgoConfig(Part, family="algo"):
     """Every knob of an algorithm, and what to plug around it."""
 
     actions: ClassVar[Literal["any", "discrete", "bounded"]] = "any"  # in which action spaces it can act
+    lacks: ClassVar[Mapping[str, str]] = {}  # settings that others have and it has not, and why
+    bonus: BonusConfig | None = None  # a second reward, for what is new
+
+    @classmethod
+    def unknown(cls, key: str) -> str:
+        """With the reason, where it is known why there is none, and the algorithms that have it."""
+        if key not in cls.lacks:
+            return super().unknown(key)
+        able = [name for name, kind in _algorithms().items() if key in kind.model_fields and key not in kind.lacks]
+        return f"{cls.kind} has none: {cls.lacks[key]}. Algorithms with it: {', '.join(able)}."
+
+    def whole(self, spec: EnvSpec) -> Algorithm[Any, Any]:
+        """The algorithm with what is around it."""
+        if self.bonus is not None and "bonus" in self.lacks:
+            raise UserError(f"algo.bonus: {self.unknown('bonus')}")
+        made = self.build(spec)
+        return made if self.bonus is None else self.bonus.build(made, spec)
 
     @classmethod
     def accepts(cls, space: Space) -> bool:
@@ -145,8 +182,9 @@ class AlgoConfig(Part, family="algo"):
         if self.accepts(spec.action):
             return
         needs = {"discrete": "a Discrete action space", "bounded": "a Box action space with finite bounds"}
-        able = [name for name in registry.TABLE["algo"] if registry.lookup("algo", name).accepts(spec.action)]
-        needed, tried = needs.get(self.actions, "another action space"), f"Try {' or '.join(able)}."
+        one = ", or make one choice of all: env.wrap=[joint]" if self.actions == "discrete" else ""
+        able = [name for name, kind in _algorithms().items() if kind.accepts(spec.action)]
+        needed, tried = needs.get(self.actions, "another action space"), f"Try {' or '.join(able)}{one}."
         raise UserError(f"algo.kind: {self.kind} needs {needed}; {spec.name} has {spec.action}. {tried}")
 
     def build(self, spec: EnvSpec) -> Algorithm[Any, Any]:
@@ -167,6 +205,18 @@ class WrapperConfig(Part, family="wrapper"):
 class EnvConfig(Part, family="env"):
     """A world of slots."""
 
+    @classmethod
+    def expand(cls, value: object) -> object:
+        """CartPole-v1 is gymnasium's, torch:cartpole a kind and its id; an id without a kind is gymnasium's, too."""
+        match value:
+            case str(name) if name not in registry.names("env"):
+                kind, colon, inner = name.partition(":")
+                known = colon and kind in registry.names("env")
+                return {"kind": kind, "id": inner} if known else {"kind": "gym", "id": name}
+            case {"id": name, **rest} if cls is EnvConfig and "kind" not in rest:
+                return {"kind": "gym", "id": name, **rest}
+        return super().expand(value)
+
     slots: int = Field(default=8, ge=1, le=65_536)
     wrap: tuple[WrapperConfig, ...] = ()  # around it, innermost first
 
@@ -183,12 +233,9 @@ class EnvConfig(Part, family="env"):
         return self, ""
 
 
-class BonusConfig(Part, family="bonus"):
-    """A second reward, for what is new."""
-
-    def build(self, inner: Algorithm[Any, Any], spec: EnvSpec) -> Algorithm[Any, Any]:
-        """The algorithm, learning from richer rewards."""
-        raise NotImplementedError(f"{type(self).__name__} has no build")
+def _algorithms() -> dict[str, type[AlgoConfig]]:
+    """Those of the package, by name."""
+    return {name: registry.lookup("algo", name) for name in registry.TABLE["algo"]}
 
 
 class NetConfig(Part, family="net"):
@@ -270,6 +317,10 @@ class ProcessorConfig(Part, family="processor"):
         raise NotImplementedError(f"{type(self).__name__} has no build")
 
 
+class MatchmakerConfig(Part, family="matchmaker"):
+    """A league: its players, and how their opponents are chosen. See `league.settings`."""
+
+
 class WriterConfig(Part, family="writer"):
     """Where recorded numbers go."""
 
@@ -292,6 +343,11 @@ class Schedule(Part, family="schedule"):
 
     def __call__(self, fraction: float) -> float:
         raise NotImplementedError(f"{type(self).__name__} has no value")
+
+
+def _listed(field: FieldInfo, given: Any) -> Any:
+    """One number for a list of them is a list of one: `hidden: 64`."""
+    return (given,) if type(given) in (int, float) and get_origin(field.annotation) is tuple else given
 
 
 def _onto(default: object, given: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from ganglion import registry
-from ganglion.config.model import AlgoConfig, Config, EnvConfig, WriterConfig
+from ganglion.config.model import AlgoConfig, Config, EnvConfig, MatchmakerConfig, WriterConfig
 from ganglion.config.values import Count, Every, Real, every
 from ganglion.errors import check_place, nearest
 
@@ -135,11 +135,12 @@ class FleetSection(Config):
 
 
 class DataSection(Config):
-    """Rows that were collected before: for `run.mode` offline."""
+    """Rows that were collected before, and rows that are to be kept."""
 
     shorthand: ClassVar[str] = "path"
     path: tuple[str, ...] = ()  # folders or files; several are learned from as one
     damaged: Literal["refuse", "skip"] = "refuse"  # what to do where a block is damaged; skip: go on without it
+    record: str | None = Field(default=None, min_length=1, max_length=4096)  # a folder for all rows of this run
 
     @field_validator("path", mode="before")
     @classmethod
@@ -169,6 +170,7 @@ class RunConfig(Config):
     algo: AlgoConfig
     env: EnvConfig
     players: Mapping[str, PlayerSection] = Field(default_factory=dict)  # none: one player for all agents
+    league: MatchmakerConfig | None = None  # players that learn against each other
     train: TrainSection = TrainSection()
     eval: EvalSection = EvalSection()
     save: SaveSection = SaveSection()
@@ -212,6 +214,8 @@ class RunConfig(Config):
     def _players_fit(self) -> Self:
         if self.players and (self.run.mode not in ("local", "sync") or self.fleet.learners > 1):
             raise ValueError("players: several need run.mode local or sync, and one fleet.learners")
+        if self.league is not None and (self.run.mode != "local" or self.fleet.learners > 1 or self.players):
+            raise ValueError("league: needs run.mode local, one fleet.learners, and no `players` beside its own")
         return self
 
     @model_validator(mode="after")
@@ -226,8 +230,8 @@ class RunConfig(Config):
             raise ValueError("run.mode 'offline' needs data.path: the folder or file of a dataset")
         if self.data.path and self.run.mode != "offline":
             raise ValueError(f"data.path: needs run.mode offline, not {self.run.mode!r}")
-        if self.run.mode == "offline" and self.players:
-            raise ValueError("players: several need run.mode local or sync")
+        if self.run.mode == "offline" and self.data.record:
+            raise ValueError("data.record: an offline run has no rows of its own")
         return self
 
     @model_validator(mode="after")
@@ -247,4 +251,4 @@ class RunConfig(Config):
     def title(self) -> str:
         """What a run is called: its name, or its environment and algorithm."""
         world = str(self.env.plain().get("id") or self.env.kind).replace("/", "-").replace(":", "-")
-        return self.run.name or f"{world}-{self.algo.kind}"
+        return self.run.name or f"{world}-{'league' if self.league else self.algo.kind}"

@@ -50,10 +50,10 @@ class Every:
 
     @classmethod
     def parse(cls, text: str) -> Every:
-        """Reads "5k steps", "200 updates", "30 s", "10 min", "2 h" or "never"."""
+        """Reads "5k steps", "200 updates", "30 s", "10 min", "2 h" or "never"; a bare number counts steps."""
         if text == "never":
             return cls(inf, "never")
-        found = _EVERY.fullmatch(text)
+        found = _EVERY.fullmatch(f"{text} steps" if _COUNT.fullmatch(text) else text)
         if not found or found[3] not in _UNITS:
             raise ValueError("should be a number and a unit, such as '5k steps', '200 updates', '10 min', or 'never'")
         unit, scale = _UNITS[found[3]]

@@ -10,7 +10,8 @@ there. Nothing is unpickled, no name leads out of the folder, and nothing is all
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 from typing import NamedTuple
@@ -100,7 +101,7 @@ def plain(path: Path) -> Path:
     return path
 
 
-def read_block(folder: Path, block: Mapping[str, Json], spec: EnvSpec) -> Row:
+def read_block(folder: Path, block: Mapping[str, Json], spec: EnvSpec, check: bool = True) -> Row:
     """The rows of a block, every byte checked. Its size is compared with the disk before anything is allocated."""
     path = plain(folder / block["file"])
     claimed = sum(prod(shape) * TORCH[dtype].itemsize for dtype, shape, _ in block["arrays"].values())
@@ -111,29 +112,37 @@ def read_block(folder: Path, block: Mapping[str, Json], spec: EnvSpec) -> Row:
     if why := misfit(spec, arrays):
         raise UserError(f"{path}: {why}.")
     read_into(path, arrays, {name: mark for name, (_, _, mark) in block["arrays"].items()}, "array")
-    checked(spec, arrays, str(path))
+    if check:
+        checked(spec, arrays, str(path))
     return row_of({name: x.unsqueeze(1) for name, x in arrays.items()})
+
+
+def read_blocks(folder: Path, contents: Contents, lost: list[str] | None = None, check: bool = True) -> Iterator[Row]:
+    """Block after block. A damaged one is refused, or left out and named in `lost`. Without `check` rows that cannot
+    be learned from are read, too."""
+    for block in contents.blocks:
+        try:
+            rows = read_block(folder, block, contents.spec, check)
+        except UserError as error:
+            if lost is None:
+                raise UserError(f"{error} To go on without that block: data.damaged=skip.") from error
+            lost.append(str(error))
+            continue
+        yield rows
 
 
 def read(folder: Path, skip: bool = False) -> Dataset:
     """All of a dataset. A damaged block is refused, or with `skip` left out and named."""
-    contents = read_manifest(folder)
-    rows, lost = list[Row](), list[str]()
-    for block in contents.blocks:
-        try:
-            rows.append(read_block(folder, block, contents.spec))
-        except UserError as error:
-            if not skip:
-                raise UserError(f"{error} To go on without that block: data.damaged=skip.") from error
-            lost.append(str(error))
+    contents, lost = read_manifest(folder), list[str]()
+    rows = list(read_blocks(folder, contents, lost if skip else None))
     if not rows:
         raise UserError(f"{folder} has no {'block that is whole' if lost else 'rows'}.")
     parts = [Dataset(contents.spec, part) for part in rows]
     return joined(parts)._replace(about=contents.sources, skipped=tuple(lost))
 
 
-def write(folder: Path, data: Dataset) -> None:
-    """Writes a dataset to a new folder, or appends it to one of the same spaces."""
+def write(folder: Path, data: Dataset) -> int:
+    """Writes a dataset to a new folder, or appends it to one of the same spaces; the number of new blocks."""
     old = read_manifest(folder) if is_dataset(folder) else Contents(data.spec, (), ())
     if (old.spec.obs, old.spec.action) != (data.spec.obs, data.spec.action):
         own, theirs = (f"{spec.obs} and {spec.action}" for spec in (data.spec, old.spec))
@@ -141,22 +150,48 @@ def write(folder: Path, data: Dataset) -> None:
     if not is_dataset(folder) and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder} is there, and no dataset. Choose another folder.")
     disk.make(folder)
-    blocks, sources = list(old.blocks), [*old.sources, *(data.about or ({},))]
-    for number, rows in enumerate(in_blocks(data), len(blocks)):
+    blocks, about = list(old.blocks), tuple(data.about or ({},))
+    sources = old.sources if old.sources[-len(about) :] == about else old.sources + about
+    for number, rows in enumerate(in_blocks(data), next_number(blocks)):
         arrays = {name: x.squeeze(1) for name, x in ops.flatten_names(rows).items()}
         packed, name = pack(arrays), f"block-{number:06d}.safetensors"
         write_file(folder / name, packed.parts)
         forms = {key: [*form(key, x), packed.checksums[key]] for key, x in arrays.items()}
         blocks.append({"file": name, "rows": len(rows.reward), "source": len(sources) - 1, "arrays": forms})
+    write_manifest(folder, Contents(replace(data.spec, name=old.spec.name or data.spec.name), sources, tuple(blocks)))
+    return len(blocks) - len(old.blocks)
+
+
+def write_manifest(folder: Path, contents: Contents) -> None:
     body = {
-        "name": old.spec.name or data.spec.name,
-        "obs": manifest.encode(to_json(data.spec.obs), "obs"),
-        "action": manifest.encode(to_json(data.spec.action), "action"),
-        "sources": [manifest.encode(each, "sources") for each in sources],
-        "blocks": blocks,
+        "name": contents.spec.name,
+        "obs": manifest.encode(to_json(contents.spec.obs), "obs"),
+        "action": manifest.encode(to_json(contents.spec.action), "action"),
+        "sources": [manifest.encode(each, "sources") for each in contents.sources],
+        "blocks": list(contents.blocks),
     }
     write_file(folder / MANIFEST, [manifest.dumps(body, KIND)])
     disk.sync(folder)
+
+
+def take_back(folder: Path, source: Mapping[str, Json], kept: int) -> None:
+    """Removes the blocks of one source but the first `kept`: those that its run wrote after it was saved."""
+    if not is_dataset(folder):
+        if kept:
+            raise UserError(f"{folder} is gone: the run had written {kept} blocks of its dataset there.")
+        return
+    contents = read_manifest(folder)
+    own = [block for block in contents.blocks if contents.sources[block["source"]] == source]
+    if len(own) < kept:
+        raise UserError(f"{folder} has lost blocks: the run had written {kept}, and {len(own)} are there.")
+    if gone := own[kept:]:
+        write_manifest(folder, contents._replace(blocks=tuple(x for x in contents.blocks if x not in gone)))
+        for block in gone:
+            disk.drop(folder / block["file"])
+
+
+def next_number(blocks: Sequence[Mapping[str, Json]]) -> int:
+    return max((int(block["file"][6:12]) + 1 for block in blocks), default=0)
 
 
 def in_blocks(data: Dataset) -> Iterator[Row]:

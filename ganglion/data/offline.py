@@ -29,7 +29,7 @@ from ganglion.runtime.trainer import Trainer
 AT_ONCE = 4_096  # rows that are handed on together
 
 
-class Replayed:
+class DatasetSource:
     """The Source of an offline run: hands on the rows of a dataset once, before the first update."""
 
     def __init__(self, data: Dataset, learner: Learner, processor: Processor) -> None:
@@ -104,7 +104,7 @@ class OfflineMode:
         agent = made[0][1]
         recipe = cfg.algo.recipe(data.spec)
         learner = Learner(agent, storage(cfg, recipe, data, agent), Ready(), cfg.run.seed)
-        source = Replayed(data, learner, recipe.processor.build(data.spec, agent.device))
+        source = DatasetSource(data, learner, recipe.processor.build(data.spec, agent.device))
         seed = derive(cfg.run.seed, "eval") if cfg.eval.seed is None else cfg.eval.seed
         return Trainer(source, learner, build_evaluator(cfg, made, cfg.eval.episodes, seed), cfg.train.budget)
 

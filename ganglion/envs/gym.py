@@ -118,7 +118,7 @@ class GymEnv(Env):
         self.log_every = 0  # of each slot's episodes, one in so many is logged; 0: none
         self._kept: dict[int, int] = {}  # slot -> the episode logged last
         self._device = torch.device(device)
-        self._leaves = leaves(obs)
+        self._leaves, self._spaces = leaves(obs), (obs, action)
         self._actions = Actions(action)
         masked, inner = walk.masks.shape[1], from_gym(obs)
         tree = len(self._leaves) > 1 or self._leaves[0].path or masked
@@ -128,6 +128,10 @@ class GymEnv(Env):
         self.spec = EnvSpec(seen, from_gym(action), len(walk.reward), name)
 
     # ------------------------------------------------------------ the contract
+
+    @property
+    def outside(self) -> Any:
+        return self._spaces
 
     def reset(self, seed: int) -> Step:
         try:

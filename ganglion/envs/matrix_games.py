@@ -18,6 +18,7 @@ Table = tuple[tuple[float, ...], ...]  # rewards of the first agent: its actions
 
 CLIMBING: Table = ((11, -30, 0), (-30, 7, 6), (0, 0, 5))  # Claus and Boutilier (1998); both get the same
 ZERO_SUM: Table = ((3, -2), (-2, 1))  # the second gets the opposite; at best 0 is played 3 times of 8
+RPS: Table = ((0, -1, 1), (1, 0, -1), (-1, 1, 0))  # rock, paper, scissors
 DILEMMA: Table = ((-1, -20), (0, -10))  # silent or not: the second gets what the first would in its place
 
 
@@ -25,7 +26,7 @@ DILEMMA: Table = ((-1, -20), (0, -10))  # silent or not: the second gets what th
 class MatrixConfig(EnvConfig):
     """A matrix game, as tensors: climbing and penalty are cooperative, prisoners_dilemma and zero_sum are nerveX's."""
 
-    id: Literal["climbing", "penalty", "prisoners_dilemma", "zero_sum"]
+    id: Literal["climbing", "penalty", "prisoners_dilemma", "zero_sum", "rock_paper_scissors"]
     rounds: int = Field(25, ge=1, le=1_000_000)  # of an episode, which is then truncated
     k: Real | None = None  # of penalty, by default -100: what both get where they miss each other
 
@@ -38,10 +39,12 @@ class MatrixConfig(EnvConfig):
             "penalty": ((10, 0, k), (0, 2, 0), (k, 0, 10)),
             "prisoners_dilemma": DILEMMA,
             "zero_sum": ZERO_SUM,
+            "rock_paper_scissors": RPS,
         }[self.id]
         second: Table = {
             "prisoners_dilemma": tuple(zip(*DILEMMA, strict=True)),
             "zero_sum": tuple(tuple(-x for x in row) for row in ZERO_SUM),
+            "rock_paper_scissors": tuple(zip(*RPS, strict=True)),
         }.get(self.id, first)
         return MatrixGame((first, second), slots or self.slots, self.id, device, self.rounds)
 

@@ -70,6 +70,10 @@ class VectorGymEnv(Env):
             trusting(env)
         self._begin(0)
 
+    @property
+    def outside(self) -> Any:
+        return self.env.single_observation_space, self.env.single_action_space
+
     def _begin(self, seed: int) -> None:
         slots = self.spec.slots
         self.seed = seed

@@ -51,6 +51,16 @@ class Wrapper(Env):
     def faults(self) -> Faults:
         return self.env.faults
 
+    @property
+    def outside(self) -> Any:
+        """Of an observation that is changed here, only the changed one is known: as the spec has it."""
+        inner = self.env.outside
+        if inner is None or self.spec.obs is self.env.spec.obs:
+            return inner
+        from ganglion.envs.gym_spaces import to_gym
+
+        return to_gym(self.spec.obs), inner[1]
+
     def reset(self, seed: int) -> Step:
         return self.env.reset(seed)
 
@@ -79,6 +89,10 @@ class PureWrapper(Wrapper):
 
     own: Any = ()
 
+    def act(self, action: Action) -> Action:
+        """What is done in the environment."""
+        return action
+
     def first(self, step: Step) -> tuple[Any, Step]:
         """After a reset: what is remembered, what is shown."""
         raise NotImplementedError
@@ -97,7 +111,7 @@ class PureWrapper(Wrapper):
         return step
 
     def step(self, action: Action) -> Step:
-        self.own, step = self.after(self.own, action, self.env.step(action))
+        self.own, step = self.after(self.own, action, self.env.step(self.act(action)))
         return step
 
 
@@ -115,7 +129,7 @@ class PureChange:
         self.inner.keep(inner)
 
     def turn(self, world: Any, action: Action) -> tuple[Any, Step]:
-        inner, step = self.inner.turn(world[0], action)
+        inner, step = self.inner.turn(world[0], self.wrapper.act(action))
         own, shown = self.wrapper.after(world[1], action, step)
         return (inner, own), shown
 

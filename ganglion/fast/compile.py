@@ -96,6 +96,15 @@ class Fused(Compiled):
         return fused
 
 
+def one_graph(fn: Fn) -> Fn:
+    """A function as one graph that is traced as inductor would, and run by torch's own operations."""
+    import torch._dynamo.config as dynamo
+
+    dynamo.trace_autograd_ops = True
+    traced: Fn = torch.compile(fn, fullgraph=True, backend="aot_eager")
+    return traced
+
+
 TRIM, MMAP = -1, -3  # glibc's names for them are M_TRIM_THRESHOLD and M_MMAP_THRESHOLD
 KEEP = 1 << 30  # bytes
 

@@ -22,8 +22,8 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import Field, TypeAdapter, ValidationError
 
 from ganglion import registry
-from ganglion.config import RunConfig, dump
-from ganglion.config.files import modules
+from ganglion.config import RunConfig
+from ganglion.config.files import dump, modules
 from ganglion.core import Packet, State, Weights
 from ganglion.errors import UserError
 from ganglion.fleet.files_broker import FileBroker, seal, unseal

@@ -31,6 +31,7 @@ from ganglion.runtime.agent import Agent
 from ganglion.runtime.learner import Learner
 from ganglion.runtime.randomness import derive
 from ganglion.runtime.trainer import Trainer, spent
+from ganglion.torch_private import all_reduce_in_a_graph
 
 Grads = Sequence[Tensor]
 CPU = torch.device("cpu")
@@ -82,9 +83,7 @@ class Group:
     def add(self, x: Tensor) -> Tensor:
         """The sum of what each learner says; its gradient is nobody's."""
         if torch.compiler.is_compiling():  # a graph holds only collectives that return what they make
-            from torch.distributed._functional_collectives import all_reduce, wait_tensor
-
-            return wait_tensor(all_reduce(x, "sum", self.everyone))
+            return all_reduce_in_a_graph(x, self.everyone)
         total = x.clone()
         dist.all_reduce(total)
         return total

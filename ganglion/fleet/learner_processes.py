@@ -22,8 +22,8 @@ import torch
 from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
 
 from ganglion import registry
-from ganglion.config import RunConfig, dump
-from ganglion.config.files import modules
+from ganglion.config import RunConfig
+from ganglion.config.files import dump, modules
 from ganglion.core import Command, Episode, LogData, Packet, Stop
 from ganglion.errors import ClusterLostError, LearnerLostError, UserError
 from ganglion.fleet.build import begin_cluster, build_distributed
@@ -72,8 +72,9 @@ def build_several(cfg: RunConfig) -> Trainer:
     begin_cluster(cfg)
     first = first.model_copy(update={"fleet": cfg.fleet})
     trainer = build_distributed(first, Dealer)
-    assert isinstance(trainer.source, Receiver) and isinstance(trainer.source.fleet, Dealer)
-    return LeadTrainer(trainer, LearnerActors(cfg, trainer.source.fleet))
+    source = trainer.source
+    assert isinstance(source, Receiver) and isinstance(source.fleet, Dealer)
+    return LeadTrainer(trainer, LearnerActors(cfg, source.fleet), source, source.fleet)
 
 
 def posts(cfg: RunConfig, given: bool) -> list[LearnerBrief]:
@@ -267,12 +268,16 @@ def interface(address: str) -> str:
 class LeadTrainer(GroupTrainer):
     """The first learner's: gathers the others when it begins, and tells when one of them is lost."""
 
-    def __init__(self, trainer: Trainer, company: OtherLearners) -> None:
+    def __init__(
+        self, trainer: Trainer, company: OtherLearners, receiver: Receiver | None = None, dealer: Dealer | None = None
+    ) -> None:
+        """`receiver` and `dealer`: where items are dealt to all learners here."""
         super().__init__(trainer, None)
         self.company, self.checkpoint = company, ""
+        self.receiver, self.dealer = receiver, dealer
         self.heard: list[Episode] = []  # that ended in items of others
-        if isinstance(self.source, Receiver) and isinstance(self.source.fleet, Dealer):
-            self.source.fleet.hear = self.hear
+        if receiver is not None and dealer is not None:
+            dealer.hear = partial(self.hear, receiver)
 
     def resumed(self, checkpoint: str) -> None:
         self.checkpoint = checkpoint
@@ -288,14 +293,13 @@ class LeadTrainer(GroupTrainer):
                 raise
             raise why from error
 
-    def hear(self, packet: Packet) -> bool:
+    def hear(self, receiver: Receiver, packet: Packet) -> bool:
         """Episodes and failures are recorded whoever learns from them; False: it is no item."""
-        assert isinstance(self.source, Receiver)
-        item = self.source.open(packet)
+        item = receiver.open(packet)
         if item is None:
             return False
-        self.source.note(item)
-        first = item.origin.explorer * self.source.spec.slots
+        receiver.note(item)
+        first = item.origin.explorer * receiver.spec.slots
         self.heard += [episode._replace(slot=first + episode.slot) for episode in item.episodes]
         return True
 
@@ -307,9 +311,9 @@ class LeadTrainer(GroupTrainer):
 
     def idle(self) -> bool:
         """Explorers walk on for the others, and need weights for it: a resumed learner may have enough at once."""
-        if isinstance(self.source, Receiver) and isinstance(self.source.fleet, Dealer):
-            self.source.publish(self.at)
-            self.source.fleet.serve()
+        if self.receiver is not None and self.dealer is not None:
+            self.receiver.publish(self.at)
+            self.dealer.serve()
         return super().idle()
 
     def close(self) -> None:

@@ -12,8 +12,8 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
 
-from ganglion.config import RunConfig, dump
-from ganglion.config.files import modules
+from ganglion.config import RunConfig
+from ganglion.config.files import dump, modules
 from ganglion.core import Origin, Packet, State, Weights
 from ganglion.errors import ClusterLostError, UserError
 from ganglion.fleet.fork_server import ForkServer, join_fork_server, leave_fork_server

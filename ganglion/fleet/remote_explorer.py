@@ -13,7 +13,8 @@ from ganglion import ops
 from ganglion.buffers import RolloutBuffer
 from ganglion.buffers.storage import row_of, tree_of
 from ganglion.config import RunConfig
-from ganglion.core import Broker, Episode, Obs, Origin, Past, Progress, Row, State, Weights, under
+from ganglion.core import Broker, Episode, Obs, Origin, Past, Processor, Progress, Row, State, Weights, under
+from ganglion.faults import close_all
 from ganglion.fleet.inference_client import Ask, RemoteAgent
 from ganglion.fleet.wire import PLAIN, Bytes, Codec, Room, pack, unpack
 from ganglion.runtime.agent import Agent
@@ -140,6 +141,7 @@ class RemoteExplorer:
             self.agent, self.made = self.remote_agent, [(self.made[0][0], self.remote_agent)]
         for _, agent in self.made:
             lighten(agent)
+        self.processors: list[Processor] = []
         self.settled = 0 if lockstep else SETTLED
         self.version = -1  # of the weights it acts with
         self.gone: Callable[[], bool] = lambda: False  # whether nobody waits for items any more
@@ -154,7 +156,12 @@ class RemoteExplorer:
         self.senders = [
             Sender(self.lot, Origin(player.name, *place, sequence=0, version=-1)) for player, _ in self.made
         ]
-        seats = [build_seat(*both, spec, sender, seed) for both, sender in zip(self.made, self.senders, strict=True)]
+        close_all(self.processors)
+        seats = [
+            build_seat(recording(player, place), agent, spec, sender, seed)
+            for (player, agent), sender in zip(self.made, self.senders, strict=True)
+        ]
+        self.processors = [seat.processor for seat in seats]
         self.explorer = Explorer(self.env, in_places(seats), seed)
 
     @property
@@ -224,7 +231,15 @@ class RemoteExplorer:
         self.agent.engine.switch(item - self.since >= self.settled)
 
     def close(self) -> None:
-        self.env.close()
+        close_all([self.env, *self.processors])
+
+
+def recording(player: Player, place: ExplorerPlace) -> Player:
+    """With a folder of this explorer's own to record in, where the run records."""
+    if player.cfg.data.record is None:
+        return player
+    own = player.cfg.data.model_copy(update={"record": f"{player.cfg.data.record}/explorer-{place.explorer}"})
+    return player._replace(cfg=player.cfg.model_copy(update={"data": own}))
 
 
 def away(cfg: RunConfig) -> RunConfig:

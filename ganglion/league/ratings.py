@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import cache
 from math import erf, exp, pi, sqrt
 from typing import NamedTuple
+
+from ganglion.core import State, read_number
 
 ELO = 1_200.0  # of a player without games
 
@@ -59,6 +63,7 @@ def below(x: float) -> float:
     return 0.5 * (1.0 + erf(x / sqrt(2.0)))
 
 
+@cache
 def quantile(share: float) -> float:
     """Where so much of a standard normal lies below, by bisection."""
     low, high = -10.0, 10.0
@@ -83,3 +88,39 @@ def drawn(t: float, margin: float) -> tuple[float, float]:
     v = (density(-margin - t) - density(margin - t)) / mass
     w = v * v + ((margin - t) * density(margin - t) + (margin + t) * density(-margin - t)) / mass
     return v, w
+
+
+class Ratings:
+    """Elo and TrueSkill of all players of a league, from their games."""
+
+    def __init__(self) -> None:
+        self.elo: dict[str, float] = {}
+        self.skill: dict[str, Skill] = {}
+
+    def add(self, name: str, parent: str = "") -> None:
+        """A player as strong as its parent; one that begins, or begins anew, without one."""
+        self.elo[name] = self.elo[parent] if parent else ELO
+        self.skill[name] = self.skill[parent] if parent else Skill()
+
+    def report(self, first: str, second: str, scores: Sequence[float]) -> None:
+        """Games in their order; those of a player against itself say nothing."""
+        if first == second:
+            return
+        ratings, skills = (self.elo[first], self.elo[second]), (self.skill[first], self.skill[second])
+        for score in scores:
+            ratings, skills = elo(*ratings, score), trueskill(*skills, score)
+        self.elo[first], self.elo[second] = ratings
+        self.skill[first], self.skill[second] = skills
+
+    def numbers(self, name: str) -> dict[str, float]:
+        return {f"elo/{name}": self.elo[name], f"trueskill/{name}": self.skill[name].mean}
+
+    def state(self) -> State:
+        return State({}, {"elo": dict(self.elo), "skill": {name: list(skill) for name, skill in self.skill.items()}})
+
+    def restore(self, state: State) -> None:
+        self.elo = {str(name): read_number(value) for name, value in state.scalars["elo"].items()}
+        skills = state.scalars["skill"].items()
+        self.skill = {str(name): Skill(*(read_number(x) for x in pair)) for name, pair in skills}
+        if self.elo.keys() != self.skill.keys():
+            raise ValueError("the ratings are of different players")

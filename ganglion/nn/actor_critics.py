@@ -11,6 +11,7 @@ from ganglion import ops
 from ganglion.config import AlgoConfig
 from ganglion.core import Action, Box, EnvSpec, Memory, Model, Obs, Past, Transition
 from ganglion.errors import UserError
+from ganglion.nn.heads import check_mask
 from ganglion.nn.layers import LinearHead
 from ganglion.nn.nets import Encoded, Ensemble, MLPConfig, Net
 
@@ -18,6 +19,7 @@ from ganglion.nn.nets import Encoded, Ensemble, MLPConfig, Net
 def bounded(cfg: AlgoConfig, spec: EnvSpec, *nets: MLPConfig) -> Box:
     """The action space of an algorithm that squashes its actions onto bounds; `nets`: what has no recurrent form."""
     cfg.check_actions(spec)
+    check_mask(spec)
     assert isinstance(spec.action, Box)
     for net in nets:
         feed_forward(cfg.kind, net)
@@ -28,7 +30,8 @@ def feed_forward(kind: str, net: MLPConfig) -> None:
     """Refuses a memory, for an algorithm without a recurrent form."""
     if net.recurrent:
         raise UserError(
-            f"algo.net.memory: {kind} has no recurrent form; accepted: none. Recurrent: ddpg, dqn, ppo, sac, td3."
+            f"algo.net.memory: {kind} has no recurrent form; accepted: none. Recurrent for such actions: d4pg, ddpg, "
+            "redq, sac, td3, td3_bc, tqc."
         )
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch._C import _functorch as layers
 
 from ganglion.core import Memory, Past
+from ganglion.torch_private import vmap_level
 
 
 def inside_vmap() -> bool:
     """Whether the code that asks is computed for several models at once."""
-    return layers.maybe_current_level() is not None
+    return vmap_level() is not None
 
 
 class CellMemory(nn.Module):

@@ -14,6 +14,18 @@ from torch import Tensor, nn
 from ganglion.config import Config, NonNegative, Positive
 from ganglion.core import State
 from ganglion.errors import UserError
+from ganglion.torch_private import (
+    foreach_add_,
+    foreach_addcmul_,
+    foreach_div,
+    foreach_div_,
+    foreach_lerp_,
+    foreach_mul,
+    foreach_mul_,
+    foreach_norm,
+    foreach_sqrt,
+    foreach_sub_,
+)
 
 Grads = Sequence[Tensor]
 TINY = 1e-30  # moves no parameter; a mean without new gradients would shrink to numbers that processors are slow with
@@ -27,7 +39,7 @@ def norms(grads: list[Tensor]) -> list[Tensor]:
     """The norm of each: one operation when eager; a compiler fuses them only one by one."""
     if torch.compiler.is_compiling():
         return [torch.linalg.vector_norm(grad) for grad in grads]
-    return list(torch._foreach_norm(grads))
+    return list(foreach_norm(grads))
 
 
 def power(base: float, count: Tensor) -> Tensor:
@@ -127,7 +139,7 @@ class Optimiser(ABC):
             if self.rules.ruled:
                 grads = self.treated(grads)
             elif self.max_norm < inf:
-                grads = torch._foreach_mul(list(grads), (self.max_norm / (norm + 1e-6)).clamp(max=1.0))
+                grads = foreach_mul(list(grads), (self.max_norm / (norm + 1e-6)).clamp(max=1.0))
             self.count.add_(1)
             self.apply(list(grads), self.lr if lr is None else lr)
         return norm
@@ -184,20 +196,20 @@ class Adam(Optimiser):
     def apply(self, grads: list[Tensor], lr: float | Tensor, beta2: float = 0.999) -> None:
         beta1 = self.beta1
         if self.weight_decay:
-            torch._foreach_mul_(self.params, 1 - lr * self.weight_decay)
-        torch._foreach_lerp_(self.mean, grads, 1 - beta1)
+            foreach_mul_(self.params, 1 - lr * self.weight_decay)
+        foreach_lerp_(self.mean, grads, 1 - beta1)
         if torch.compiler.is_compiling():  # costs a SAC update 1 %; after some hundred of them it saves 3 %
             for mean in self.mean:
                 mean.mul_(mean.abs() > TINY)
-        torch._foreach_mul_(self.square, beta2)
-        torch._foreach_addcmul_(self.square, grads, grads, 1 - beta2)
+        foreach_mul_(self.square, beta2)
+        foreach_addcmul_(self.square, grads, grads, 1 - beta2)
         size = lr / (1 - power(beta1, self.count))
-        scale = torch._foreach_sqrt(self.square)
-        torch._foreach_div_(scale, (1 - power(beta2, self.count)).sqrt())
-        torch._foreach_add_(scale, self.eps)
-        change = torch._foreach_div(self.mean, scale)
-        torch._foreach_mul_(change, size)
-        torch._foreach_sub_(self.params, change)
+        scale = foreach_sqrt(self.square)
+        foreach_div_(scale, (1 - power(beta2, self.count)).sqrt())
+        foreach_add_(scale, self.eps)
+        change = foreach_div(self.mean, scale)
+        foreach_mul_(change, size)
+        foreach_sub_(self.params, change)
 
 
 class RMSprop(Optimiser):
@@ -214,13 +226,13 @@ class RMSprop(Optimiser):
         return {"square": self.square}
 
     def apply(self, grads: list[Tensor], lr: float | Tensor) -> None:
-        torch._foreach_mul_(self.square, self.decay)
-        torch._foreach_addcmul_(self.square, grads, grads, 1 - self.decay)
-        scale = torch._foreach_sqrt(self.square)
-        torch._foreach_add_(scale, self.eps)
-        change = torch._foreach_div(grads, scale)
-        torch._foreach_mul_(change, lr)
-        torch._foreach_sub_(self.params, change)
+        foreach_mul_(self.square, self.decay)
+        foreach_addcmul_(self.square, grads, grads, 1 - self.decay)
+        scale = foreach_sqrt(self.square)
+        foreach_add_(scale, self.eps)
+        change = foreach_div(grads, scale)
+        foreach_mul_(change, lr)
+        foreach_sub_(self.params, change)
 
 
 def optimiser(

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ganglion.core import Action, Memory, Model, Obs, Past
 from ganglion.nn.cells import inside_vmap
+from ganglion.torch_private import foreach_copy_, foreach_lerp_
 
 Followed = TypeVar("Followed", bound=Model)
 
@@ -45,9 +46,9 @@ class Lagged(Model, Generic[Followed]):
         """Moves the parameters by `tau` towards the model's."""
         ours: list[Tensor] = list(self.net.parameters())
         if tau == 1.0:
-            torch._foreach_copy_(ours, list(model.parameters()))
+            foreach_copy_(ours, list(model.parameters()))
         elif inside_vmap():
             for own, theirs in zip(ours, model.parameters(), strict=True):
                 own.copy_(torch.lerp(own, theirs, tau))
         else:
-            torch._foreach_lerp_(ours, list(model.parameters()), tau)
+            foreach_lerp_(ours, list(model.parameters()), tau)

@@ -14,13 +14,22 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._C import _functorch as layers
-from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
 
 from ganglion.core import Algorithm
 from ganglion.errors import UserError
 from ganglion.nn.optim import Adam, Optimiser, RMSprop, gradients, root_of
 from ganglion.ops import map_tree
+from ganglion.torch_private import (
+    add_batch_dim,
+    batch_dim,
+    foreach_mul_,
+    foreach_sub_,
+    is_batched,
+    temporarily_pop_interpreter_stack,
+    unbatched,
+    vmap_level,
+    vmap_level_of,
+)
 
 Fn = Callable[..., Any]
 Place = tuple[dict[str, Any], str]  # where an object keeps a tensor
@@ -45,7 +54,7 @@ def alike(own: list[Any], theirs: list[list[Any]]) -> Iterator[tuple[Any, list[A
     seen: set[int] = set()
     while own:
         part, others = own.pop(), [each.pop() for each in theirs]
-        if id(part) in seen or isinstance(part, Tensor | Optimiser | Joint) or not hasattr(part, "__dict__"):
+        if id(part) in seen or isinstance(part, Tensor | Optimiser | JointOptimiser) or not hasattr(part, "__dict__"):
             continue
         seen.add(id(part))
         yield part, others
@@ -92,7 +101,7 @@ class Stack:
                 self.tensors.append(joined([kept[i][0][kept[i][1]] for kept in theirs]))
                 self.own.append(tensor)
             self.places.append(((held, name), known[id(tensor)]))
-        self.optims: list[Joint] = []
+        self.optims: list[JointOptimiser] = []
         for own, *others in zip(nested(template), *map(nested, algos), strict=True):
             for name, part in list(vars(own).items()):
                 if isinstance(part, Optimiser):
@@ -160,7 +169,7 @@ class Stack:
             tensor.index_copy_(0, which, kept)
 
 
-class Joint(ABC):
+class JointOptimiser(ABC):
     """The optimisers of K algorithms, for a loss inside `Stack.all`: each its own norm, count and learning rate."""
 
     def __init__(self, optims: Sequence[Optimiser], params: Sequence[Tensor]) -> None:
@@ -193,13 +202,13 @@ class Joint(ABC):
 
     def step(self, loss: Tensor, lr: Tensor | None = None) -> Tensor:
         """One step down the gradient of each loss; their norms before clipping."""
-        losses, level = bare(loss), layers.maybe_get_level(loss)
+        losses, level = bare(loss), vmap_level_of(loss)
         rate = self.lr if lr is None else bare(lr)[:, None]
         with temporarily_pop_interpreter_stack():  # out of vmap, where gradients are those of ordinary tensors
             grads = gradients(losses.sum(), self.params, self.names, self.allow_unused)
             with torch.no_grad():
                 norm = self.apply(torch.cat([grad.reshape(len(grad), -1) for grad in grads], 1), rate)
-        return layers._add_batch_dim(norm, 0, level)
+        return add_batch_dim(norm, 0, level)
 
     def apply(self, grad: Tensor, lr: Tensor) -> Tensor:
         """A step of all rows [K, all parameters]."""
@@ -212,10 +221,10 @@ class Joint(ABC):
         self.count.add_(1)
         if self.decays:
             keep = (1 - lr * self.decay_of)[:, 0]
-            torch._foreach_mul_(self.params, [keep.view(-1, *(1,) * (own.dim() - 1)) for own in self.params])
+            foreach_mul_(self.params, [keep.view(-1, *(1,) * (own.dim() - 1)) for own in self.params])
         change = self.change(grad, lr)
         parts = [part.view_as(own) for part, own in zip(change.split(self.sizes, 1), self.params, strict=True)]
-        torch._foreach_sub_(self.params, parts)
+        foreach_sub_(self.params, parts)
         return norm
 
     @abstractmethod
@@ -223,7 +232,7 @@ class Joint(ABC):
         """What parameters are lowered by; what is kept moves."""
 
 
-class JointAdam(Joint):
+class JointAdam(JointOptimiser):
     """Adams."""
 
     def __init__(self, optims: Sequence[Any], params: Sequence[Tensor]) -> None:
@@ -239,7 +248,7 @@ class JointAdam(Joint):
         return (mean / scale) * (lr / (1 - beta1**count))
 
 
-class JointRMSprop(Joint):
+class JointRMSprop(JointOptimiser):
     """RMSprops."""
 
     def __init__(self, optims: Sequence[Any], params: Sequence[Tensor]) -> None:
@@ -252,10 +261,10 @@ class JointRMSprop(Joint):
         return grad / (square.sqrt() + self.eps) * lr
 
 
-JOINT: dict[type[Optimiser], type[Joint]] = {Adam: JointAdam, RMSprop: JointRMSprop}
+JOINT: dict[type[Optimiser], type[JointOptimiser]] = {Adam: JointAdam, RMSprop: JointRMSprop}
 
 
-def joint(optim: Optimiser) -> type[Joint]:
+def joint(optim: Optimiser) -> type[JointOptimiser]:
     """What steps for several optimisers like this one."""
     found = next((JOINT[kind] for kind in type(optim).__mro__ if kind in JOINT), None)
     if found is None:
@@ -275,19 +284,19 @@ class Inner:
         self.whole, self.count = whole, count
 
     def __call__(self, *args: Any) -> Any:
-        level = layers.maybe_current_level()
+        level = vmap_level()
         if level is None or not self.count:
             return self.fn(*args)
-        given = map_tree(lambda x: bare(x) if layers.is_batchedtensor(x) else x.expand(self.count, *x.shape), args)
+        given = map_tree(lambda x: bare(x) if is_batched(x) else x.expand(self.count, *x.shape), args)
         with temporarily_pop_interpreter_stack():
             gave = self.whole(*given)
-        return map_tree(lambda x: layers._add_batch_dim(x, 0, level), gave)
+        return map_tree(lambda x: add_batch_dim(x, 0, level), gave)
 
 
 def bare(x: Tensor) -> Tensor:
     """A tensor inside vmap as the [K, ...] that it is."""
-    whole: Tensor = layers.get_unwrapped(x)
-    return whole.movedim(layers.maybe_get_bdim(x), 0)
+    whole: Tensor = unbatched(x)
+    return whole.movedim(batch_dim(x), 0)
 
 
 def side_by_side(trees: Sequence[Any]) -> Any:

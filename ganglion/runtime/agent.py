@@ -11,24 +11,8 @@ from torch import Tensor
 
 from ganglion import nn, ops
 from ganglion.core import (
-    Acted,
-    Algorithm,
-    Carried,
-    Knobs,
-    Memory,
-    Noise,
-    Obs,
-    Past,
-    Prediction,
-    Progress,
-    Row,
-    SetKnob,
-    State,
-    Update,
-    Weights,
-    join,
-    read_number,
-    under,
+    Acted, Algorithm, Carried, Knobs, Memory, Noise, Obs, Past, Prediction, Progress, Row, SetKnob, State, Update,
+    Weights, join, read_number, under,
 )  # fmt: skip
 from ganglion.errors import UserError, nearest
 from ganglion.fast.direct import Fn

@@ -32,7 +32,7 @@ class Limit(NamedTuple):
     about: str
 
 
-class Bench(NamedTuple):
+class BenchResult(NamedTuple):
     """What was measured."""
 
     steps: float  # per second
@@ -69,7 +69,7 @@ class LastCall:
         return some(self.learned[0], self.learned[3])
 
 
-def bench(cfg: RunConfig, seconds: float = 10.0) -> Bench:
+def bench(cfg: RunConfig, seconds: float = 10.0) -> BenchResult:
     """Trains for a while without saving anything, then measures what the parts cost alone."""
     if cfg.fleet.learners > 1:
         raise UserError(f"fleet.learners: bench measures one learner, not {cfg.fleet.learners}.")
@@ -87,7 +87,7 @@ def bench(cfg: RunConfig, seconds: float = 10.0) -> Bench:
         limits = measure(cfg, trainer, kept, profile)
     finally:
         trainer.close()
-    return Bench(*profile.rates(), profile.shares(), profile.seconds, limits, advise(cfg, profile, limits))
+    return BenchResult(*profile.rates(), profile.shares(), profile.seconds, limits, advise(cfg, profile, limits))
 
 
 def turn(trainer: Trainer) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from math import gcd
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 
 from ganglion import registry
 from ganglion.config import EnvConfig, RunConfig
-from ganglion.core import Env, EnvSpec, Sink
+from ganglion.core import Algorithm, Builder, Env, EnvSpec, Processor, Sink
 from ganglion.errors import EnvError, UserError
 from ganglion.fast import Compiled, Fused, can_compile
 from ganglion.fast.compile import TOO_OLD, keep_pages
@@ -20,7 +20,7 @@ from ganglion.runtime.engine import Engine
 from ganglion.runtime.evaluator import Evaluator
 from ganglion.runtime.explorer import STRIDE, Explorer, Nowhere, Seat
 from ganglion.runtime.learner import Learner
-from ganglion.runtime.players import Player, players
+from ganglion.runtime.players import Player, check_scored, players
 from ganglion.runtime.randomness import derive
 from ganglion.runtime.trainer import Trainer
 
@@ -63,13 +63,17 @@ def build_engine(cfg: RunConfig) -> Engine:
 def build_agent(cfg: RunConfig, spec: EnvSpec, engine: Engine | None = None, player: str = PLAYER) -> Agent:
     """The agent, its parameters drawn from a stream of their own."""
     engine = engine or build_engine(cfg)
+    return Agent(build_algo(cfg, spec, engine, player), engine, player)
+
+
+def build_algo(cfg: RunConfig, spec: EnvSpec, engine: Engine, player: str) -> Algorithm[Any, Any]:
     keep_pages()  # updates make their tensors anew each time
     torch.backends.cudnn.deterministic = True  # else convolutions differ from run to run on a GPU
     torch.backends.cuda.matmul.allow_tf32 = getattr(getattr(cfg.algo, "net", None), "precision", "") == "tf32"
     with torch.random.fork_rng(), torch.device(engine.device):
         torch.manual_seed(derive(cfg.run.seed, "model" if player == PLAYER else f"model/{player}"))
-        algo = cfg.algo.build(spec)
-    return Agent(algo, engine, player)
+        algo: Algorithm[Any, Any] = cfg.algo.whole(spec)
+    return algo
 
 
 def build_agents(cfg: RunConfig, spec: EnvSpec, engine: Engine | None = None) -> list[tuple[Player, Agent]]:
@@ -100,9 +104,13 @@ def build_evaluator(cfg: RunConfig, made: Sequence[tuple[Player, Agent]], episod
     slots = cfg.eval.slots or agents * min(-(-episodes // agents), cfg.env.slots // agents)
 
     def seats(spec: EnvSpec) -> list[tuple[Agent, slice | None]]:
+        check_scored(spec, made[0][0].world)
         return [(agent, player.place(spec)) for player, agent in made]
 
-    return Evaluator(made[0][1], lambda: build_env(cfg, slots), episodes, seed, cfg.eval.max_steps, seats)
+    evaluator = Evaluator(made[0][1], lambda: build_env(cfg, slots), episodes, seed, cfg.eval.max_steps, seats)
+    if cfg.eval.env is not None:  # whether it fits is said before anything is trained
+        evaluator.begin()
+    return evaluator
 
 
 def build_learner(cfg: RunConfig, agent: Agent, spec: EnvSpec) -> Learner:
@@ -112,8 +120,10 @@ def build_learner(cfg: RunConfig, agent: Agent, spec: EnvSpec) -> Learner:
 
 
 def build(cfg: RunConfig, engine: Engine | None = None) -> Trainer:
-    """A Trainer that has not begun, of the kind that `run.mode` names."""
+    """A Trainer that has not begun, of the kind that `league` or `run.mode` names."""
     mode = "learners" if cfg.fleet.learners > 1 else cfg.run.mode
+    if cfg.league is not None:
+        return cfg.league.build(cfg, engine)
     trainer: Trainer = registry.lookup("mode", mode).build(cfg, engine)
     return trainer
 
@@ -145,9 +155,21 @@ def build_local(cfg: RunConfig, engine: Engine | None = None) -> Trainer:
 
 
 def build_seat(player: Player, agent: Agent, spec: EnvSpec, sink: Sink, seed: int) -> Seat:
-    own = player.spec(spec)
-    processor = player.cfg.algo.recipe(own).processor.build(own, agent.device)
+    own, cfg = player.spec(spec), player.cfg
+    kind = cfg.algo.recipe(own).processor
+    if cfg.data.record is not None:
+        kind = recorded(player, kind)
+    processor = kind.build(own, agent.device)
     return Seat(agent, processor, sink, seed, own.slots, player.place(spec))
+
+
+def recorded(player: Player, processor: Builder[Processor]) -> Builder[Processor]:
+    """A processor whose rows are written to the dataset that `data.record` names; each player has one of its own."""
+    cfg = player.cfg
+    about = {"env": cfg.env.plain(), "algo": cfg.algo.plain(), "seed": cfg.run.seed, "run": cfg.run.dir or cfg.title}
+    path = f"{cfg.data.record}/{player.name}" if cfg.players else cfg.data.record
+    made: Builder[Processor] = registry.lookup("processor", "recorded")(path=path, inner=processor, about=about)
+    return made
 
 
 def in_places(seats: Sequence[Seat]) -> list[Seat]:

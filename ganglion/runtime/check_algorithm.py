@@ -13,20 +13,20 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ganglion import ops
 from ganglion.config import AlgoConfig
 from ganglion.core import Box, Discrete, EnvSpec, Noise, Past, Progress, SetKnob, State, Step
 from ganglion.envs.check.findings import CheckReport, Finding
 from ganglion.errors import UserError
-from ganglion.fast import Compiled, Wrap, can_compile
+from ganglion.fast import Compiled, Wrap, can_compile, one_graph
 from ganglion.runtime.agent import Agent, carrying, enter
 from ganglion.runtime.algorithm_errors import Forgotten, beyond_draws, told
 from ganglion.runtime.engine import Engine
 from ganglion.runtime.explorer import Explorer, Seat
 from ganglion.runtime.learner import Learner
 from ganglion.runtime.random_world import CPU, BrokenError, RandomWorld, all_legal, hold
+from ganglion.torch_private import TorchDispatchMode, read_on_the_host
 
 START = Progress()
 SLOTS = 6
@@ -42,7 +42,7 @@ class Bench:
     ) -> None:
         with torch.random.fork_rng(), device:
             torch.manual_seed(seed)
-            self.algo = cfg.build(spec)
+            self.algo = cfg.whole(spec)
         self.agent = Agent(self.algo, Engine(device, wrap))
         recipe = cfg.recipe(spec)
         buffer, limiter = recipe.buffer.build(spec, device), recipe.limiter.build(spec, device)
@@ -206,7 +206,7 @@ class NoSync(TorchDispatchMode):
     """Fails where a tensor is read on the host."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        read = func is torch.ops.aten._local_scalar_dense.default
+        read = func is read_on_the_host
         hold(not read, "a tensor is read on the host (.item(), float(), a branch): it waits for the device")
         return func(*args, **(kwargs or {}))
 
@@ -236,21 +236,13 @@ def pure(make: Make) -> None:
 
 def compiles(make: Make) -> None:
     """Full-graph compilation of act and learn, equal to eager. aot_eager traces all that inductor would."""
-    torch._dynamo.reset()
+    torch.compiler.reset()
     eager, compiled = make(), make(wrap=one_graph)
     a, b = eager.train(4), compiled.train(4)
     hold(a == b, f"compiled, it is at {b[:2]} where it was at {a[:2]}")
     there = compiled.parameters()
     for name, value in eager.parameters().items():
         hold(torch.allclose(value, there[name], rtol=1e-4, atol=1e-6), f"compiled, {name} comes out differently")
-
-
-def one_graph(fn: Any) -> Any:
-    """A function as one graph, traced as inductor would."""
-    import torch._dynamo.config as dynamo
-
-    dynamo.trace_autograd_ops = True
-    return torch.compile(fn, fullgraph=True, backend="aot_eager")
 
 
 def remembers(make: Make) -> None:

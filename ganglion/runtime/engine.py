@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from ganglion.core import Progress, State
-from ganglion.fast import Compiler, Wrap
-from ganglion.fast.compile import TOO_OLD
+from ganglion.fast.background import Compiler
+from ganglion.fast.compile import TOO_OLD, Wrap
 from ganglion.fast.direct import Fn
 
 log = logging.getLogger(__name__)

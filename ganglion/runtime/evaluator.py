@@ -39,12 +39,16 @@ class Evaluator:
         self.env: Env | None = None
         self.told = False  # that episodes were cut
 
-    def run(self, asked: Callable[[], bool] = never) -> tuple[list[Episode], Mapping[str, float]]:
-        """The episodes, and their statistics. `asked` is looked at between two steps: where it is true, it stops."""
+    def begin(self) -> tuple[Env, Sequence[tuple[Agent, slice | None]]]:
+        """Its environment, which is made when it is first needed, and who sits where."""
         if self.env is None:
             self.env = self.make_env()
-        env, slots = self.env, self.env.spec.slots
-        seats = self.seats(env.spec)
+        return self.env, self.seats(self.env.spec)
+
+    def run(self, asked: Callable[[], bool] = never) -> tuple[list[Episode], Mapping[str, float]]:
+        """The episodes, and their statistics. `asked` is looked at between two steps: where it is true, it stops."""
+        env, seats = self.begin()
+        slots = env.spec.slots
         first = range(slots)[seats[0][1] or slice(None)]
         quota = -(-self.wanted // len(first))
         step, table = env.reset(self.seed), Table(seats, slots)

@@ -11,27 +11,11 @@ from torch import Tensor
 
 from ganglion import ops
 from ganglion.core import (
-    Acted,
-    Action,
-    Env,
-    Episode,
-    Faults,
-    Knobs,
-    LogData,
-    Noise,
-    Obs,
-    Past,
-    Processor,
-    Progress,
-    Pure,
-    Row,
-    Sink,
-    State,
-    Step,
-    join,
-    under,
+    Acted, Action, Env, Episode, Faults, Knobs, LogData, Noise, Obs, Past, Processor, Progress, Pure, Row, Sink, State,
+    Step, join, under,
 )  # fmt: skip
 from ganglion.fast.direct import Fn
+from ganglion.faults import close_all
 from ganglion.runtime.agent import PLAYER, Agent
 from ganglion.runtime.randomness import SlotNoise, Stream, derive
 
@@ -280,7 +264,7 @@ class Explorer:
         return {}
 
     def close(self) -> None:
-        self.env.close()
+        close_all([self.env, *(seat.processor for seat in self.seats)])
 
     def state(self) -> State:
         parts = {f"seats/{seat.agent.player}": seat.state() for seat in self.seats}

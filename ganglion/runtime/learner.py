@@ -11,23 +11,8 @@ from torch import Tensor
 
 from ganglion import ops
 from ganglion.core import (
-    Algorithm,
-    Buffer,
-    Draw,
-    Knobs,
-    Limiter,
-    LogData,
-    Noise,
-    Obs,
-    Past,
-    Phase,
-    Progress,
-    Row,
-    State,
-    Update,
-    join,
-    read_count,
-    under,
+    Algorithm, Buffer, Draw, Knobs, Limiter, LogData, Noise, Obs, Past, Phase, Progress, Row, State, Update, join,
+    read_count, under,
 )  # fmt: skip
 from ganglion.runtime.agent import PLAYER, Agent
 from ganglion.runtime.randomness import Stream

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ganglion.config import RunConfig
-from ganglion.core import Action, EnvSpec, Past, Step
+from ganglion.core import Action, EnvSpec, Past, Step, alike
 from ganglion.errors import UserError, nearest
 from ganglion.runtime.agent import PLAYER, Agent
 from ganglion.runtime.explorer import part, placed
@@ -19,6 +19,7 @@ class Player(NamedTuple):
     name: str
     cfg: RunConfig  # the run's, with the algorithm of this player
     agents: tuple[str, ...]
+    world: EnvSpec  # that it is trained in
     learns: bool = True
 
     def place(self, spec: EnvSpec) -> slice | None:
@@ -35,11 +36,11 @@ def players(cfg: RunConfig, spec: EnvSpec) -> list[Player]:
     if spec.slots % len(spec.agents):
         raise UserError(f"env.slots: {spec.slots} are no whole copies of a game of {len(spec.agents)} agents.")
     if not cfg.players:
-        return [Player(PLAYER, cfg, spec.agents)]
+        return [Player(PLAYER, cfg, spec.agents, spec)]
     found = []
     for name, own in cfg.players.items():
         algo = cfg.algo if own.algo is None else own.algo
-        found.append(Player(name, cfg.model_copy(update={"algo": algo}), own.agents or (name,), own.learn))
+        found.append(Player(name, cfg.model_copy(update={"algo": algo}), own.agents or (name,), spec, own.learn))
     check_agents(found, spec)
     return found
 
@@ -61,6 +62,17 @@ def check_agents(found: Sequence[Player], spec: EnvSpec) -> None:
             raise UserError(f"players.{player.name}.agents: should follow each other as in {known}.")
     if missing := [agent for agent in spec.agents if agent not in taken]:
         raise UserError(f"players: nobody plays {', '.join(missing)}.")
+
+
+def check_scored(spec: EnvSpec, trained: EnvSpec) -> None:
+    """Refuses to score an agent in an environment where it cannot act."""
+    told = f"so agents of {trained.name} cannot be scored in {spec.name}."
+    if spec.agents != trained.agents:
+        raise UserError(f"eval.env: its agents are {spec.agents}, those of env {trained.agents}, {told}")
+    if not alike(spec.obs, trained.obs):
+        raise UserError(f"eval.env: its observations are {spec.obs}, those of env {trained.obs}, {told}")
+    if spec.action != trained.action:
+        raise UserError(f"eval.env: its actions are {spec.action}, those of env {trained.action}, {told}")
 
 
 class Table:

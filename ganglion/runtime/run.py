@@ -12,14 +12,14 @@ from contextlib import ExitStack, contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from ganglion import registry
-from ganglion.config import RunConfig, dump, load
-from ganglion.config.files import modules
-from ganglion.core import Command, Episode, Json, LogData, Progress, State, Stop, join, read_count, under
+from ganglion.config import RunConfig
+from ganglion.config.files import dump, load, modules
+from ganglion.core import Command, EnvSpec, Episode, Json, LogData, Progress, State, Stop, join, read_count, under
 from ganglion.errors import (
     AlgorithmError,
     ClusterLostError,
@@ -32,7 +32,7 @@ from ganglion.errors import (
 from ganglion.fast import Compiler
 from ganglion.fast.profile import Profile
 from ganglion.record.atomic_write import recover, write_file
-from ganglion.record.checkpoint import Checkpoints, beside_training, check_matches, disk_error, not_finite
+from ganglion.record.checkpoint import Checkpoints, beside_training, check_matches, disk_error, not_finite, read_meta
 from ganglion.record.checkpoint import load as load_checkpoint
 from ganglion.record.lock import held
 from ganglion.record.manifest import foreign
@@ -47,7 +47,7 @@ from ganglion.runtime.build import build, build_agents, build_env, build_evaluat
 from ganglion.runtime.engine import Engine
 from ganglion.runtime.evaluator import deviation, never
 from ganglion.runtime.failures import Failed
-from ganglion.runtime.players import Player, Table
+from ganglion.runtime.players import Player, Table, check_scored
 from ganglion.runtime.randomness import derive
 from ganglion.runtime.trainer import Trainer, named
 
@@ -393,8 +393,23 @@ def load_config(folder: Where, overrides: Iterable[str] = ()) -> RunConfig:
     return load(file if isinstance(file, Path) else file.read_text(), overrides)
 
 
+class TrainedAgents(NamedTuple):
+    """The agents of a run, and the world they were trained in."""
+
+    cfg: RunConfig
+    made: list[tuple[Player, Agent]]
+    path: str  # of the checkpoint
+    at: Progress
+    spec: EnvSpec
+    outside: Any  # its spaces in gymnasium's words, see `core.Env.outside`
+
+
 def load_agents(folder: Where | str, which: str) -> tuple[RunConfig, list[tuple[Player, Agent]], str]:
     """The agents of a run's best or newest checkpoint, and where they came from."""
+    return load_trained(folder, which)[:3]
+
+
+def load_trained(folder: Where | str, which: str) -> TrainedAgents:
     folder = open_folder(folder, "the run")
     cfg = load_config(folder)
     state, path = beside_training(lambda: chosen(folder, Checkpoints(folder / "checkpoints", cfg.save.keep), which))
@@ -407,7 +422,9 @@ def load_agents(folder: Where | str, which: str) -> tuple[RunConfig, list[tuple[
         check_matches(agent.state(), own, (), str(path))
         with taking(path):
             agent.restore(own)
-    return cfg, made, str(path)
+    with taking(path):
+        at = Progress.read(read_meta(path)["at"])
+    return TrainedAgents(cfg, made, str(path), at, env.spec, env.outside)
 
 
 def chosen(folder: Where, checkpoints: Checkpoints, which: str) -> tuple[State, Where]:
@@ -441,6 +458,7 @@ def frames(folder: Where | str, episodes: int, seed: int, which: str = "best") -
     cfg, made, _ = load_agents(folder, which)
     slots = sum(len(player.agents) for player, _ in made)
     env = (cfg.eval.env or cfg.env).whole(slots=slots, device=str(made[0][1].device), render=True)
+    check_scored(env.spec, made[0][0].world)
     step, table = env.reset(derive(seed, "test")), Table([(agent, p.place(env.spec)) for p, agent in made], slots)
     while episodes:
         yield env.render()

@@ -7,18 +7,8 @@ from typing import Any
 
 from ganglion.config import Every
 from ganglion.core import (
-    Command,
-    Episode,
-    LogData,
-    Progress,
-    SetKnob,
-    Source,
-    State,
-    Stop,
-    join,
-    read_count,
-    under,
-)
+    Command, Episode, LogData, Progress, SetKnob, Source, State, Stop, join, read_count, under,
+)  # fmt: skip
 from ganglion.errors import UserError
 from ganglion.faults import close_all
 from ganglion.runtime.agent import PLAYER, Agent

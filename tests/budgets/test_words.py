@@ -11,7 +11,7 @@ from tests.budgets.source import SOURCES, Source, dotted
 BANNED = {"done", "dones", "util", "utils", "helper", "helpers", "common", "manager", "managers", "handler", "handlers"}
 BANNED_AS_CLASS_OR_FILE = BANNED | {"base", "misc"}
 SYNCS = {"item", "cpu", "numpy"}
-LEAVES_THE_DEVICE = {"to_numpy", "ranked"}  # functions of ops made for it, or that ask first where their tensors are
+LEAVES_THE_DEVICE = {"to_numpy"}  # a function of ops made for it
 PICKLERS = {"pickle", "_pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve"}
 EXECUTES = {
     "eval",
@@ -121,3 +121,29 @@ def test_nothing_executes_what_it_reads() -> None:
         if isinstance(node, ast.Call) and dotted(node.func) in EXECUTES
     ]
     assert not wrong, "\n" + "\n".join(wrong)
+
+
+ROOMS = ("ganglion/fast/", "ganglion/nn/kernels/", "ganglion/torch_private.py")
+
+
+def test_private_names_of_torch_have_rooms_of_their_own() -> None:
+    """What torch may change without a word is looked for in three places."""
+    own = re.compile(r"torch(\.\w+)*?\._(?!_)")
+    wrong = [
+        f"{source.at(node)} {name}"
+        for source in SOURCES
+        if not source.name.startswith(ROOMS)
+        for node in source.walk()
+        for name in torch_names(node)
+        if own.match(name)
+    ]
+    assert not wrong, "\n" + "\n".join(wrong)
+
+
+def torch_names(node: ast.AST) -> list[str]:
+    """What a piece of code takes from torch, in full."""
+    if isinstance(node, ast.ImportFrom):
+        return [f"{node.module}.{alias.name}" for alias in node.names]
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    return [dotted(node)] if isinstance(node, ast.Attribute) else []

@@ -11,7 +11,7 @@ import pytest
 
 from ganglion.cli import main, train
 from ganglion.cli.parser import parse
-from ganglion.config import load
+from ganglion.config.files import load
 from ganglion.record.stores import located, put
 from ganglion.registry import TABLE
 from tests.config.sketches import TEXT

@@ -14,9 +14,9 @@ from time import monotonic, sleep
 import pytest
 
 from ganglion.cli import main
-from ganglion.config import load
-from ganglion.fleet.restarts import Restarter, begun, command, text
-from ganglion.fleet.slurm import Node, free_port, make_secret, towards
+from ganglion.config.files import load
+from ganglion.launch.restarts import Restarter, begun, command, text
+from ganglion.launch.slurm import Node, free_port, make_secret, towards
 
 Captured = pytest.CaptureFixture[str]
 SLURM = ["launch", "slurm", "cartpole/ppo"]
@@ -164,7 +164,7 @@ DIE = "os.kill(os.getpid(), signal.SIGKILL)"
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ganglion.fleet.restarts.PAUSE", 0.0)
+    monkeypatch.setattr("ganglion.launch.restarts.PAUSE", 0.0)
 
 
 def test_a_run_that_is_killed_is_resumed(tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ def test_a_signal_is_the_runs(tmp_path: Path) -> None:
     """Which saves, and ends; it is not started again."""
     wait = "signal.signal(15, lambda *_: sys.exit(143)); (folder / 'ready').touch(); time.sleep(60)"
     made = Script(tmp_path / "run", wait)
-    lines = ["import sys", "from ganglion.fleet.restarts import Restarter, begun"]
+    lines = ["import sys", "from ganglion.launch.restarts import Restarter, begun"]
     lines += [f"run = [sys.executable, '-S', '-c', {made.program!r}]"]
     lines += [
         f"sys.exit(Restarter(lambda: begun({str(made.folder)!r}), 5, print).keep([*run, 'train'], [*run, 'resume']))"
@@ -210,7 +210,7 @@ def test_a_signal_is_the_runs(tmp_path: Path) -> None:
 
 def test_a_run_ends_with_its_launcher(tmp_path: Path) -> None:
     made = Script(tmp_path / "run", "(folder / 'pid').write_text(str(os.getpid())); time.sleep(60)")
-    lines = ["import sys", "from ganglion.fleet.restarts import Restarter, begun"]
+    lines = ["import sys", "from ganglion.launch.restarts import Restarter, begun"]
     lines += [f"run = [sys.executable, '-S', '-c', {made.program!r}]"]
     lines += [f"Restarter(lambda: begun({str(made.folder)!r}), 5, print).keep([*run, 'train'], [*run, 'resume'])"]
     launcher = subprocess.Popen([sys.executable, "-c", "\n".join(lines)])

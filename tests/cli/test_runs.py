@@ -76,6 +76,8 @@ def test_resume_with_a_longer_budget(trained: Path, capsys: Captured) -> None:
         (["--algo", "dqn", "--env", "CartPol-v1"], "Did you mean 'CartPole-v1'?"),
         (["--algo", "sac", "--env", "CartPole-v1"], "sac"),
         (["--algo", "dqn", "--env", "CartPole-v1", "log=[wandb]"], "pip install 'ganglion[wandb]'"),
+        (["--algo", "ppo", "--env", "CartPole-v1", "eval.env=Acrobot-v1"], "eval.env: its observations are Box"),
+        (["--algo", "ppo", "--env", "CartPole-v1", "eval.env=MountainCarContinuous-v0"], "eval.env: "),
         (["--algo", "dqq", "--env", "CartPole-v1"], f"unknown algo 'dqq'. Accepted: {', '.join(TABLE['algo'])}"),
     ],
 )
@@ -92,9 +94,21 @@ def test_what_does_not_fit_leaves_no_folder(
 def test_train_from_python(tmp_path: Path) -> None:
     run = ganglion.train(
         None, ["algo=dqn", "env={kind: gym, id: CartPole-v1}", *ASK[5:], *QUICK, f"run.dir={tmp_path}"]
-    )
+    ).run
     assert run.trainer.at.fraction == 1.0
     assert "env steps" in run.summary()["Trained"]
+
+
+def test_scored_in_another_environment(tmp_path: Path, capsys: Captured) -> None:
+    """Where only the last step of an episode counts, and that -1."""
+    world = "eval.env={kind: gym, id: CartPole-v1, options: {sutton_barto_reward: true}}"
+    assert main([*ASK, *QUICK, "eval.every=300 steps", world, f"run.dir={tmp_path / 'run'}"]) == 0
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert {line["eval/return_mean"] for line in lines if "eval/return_mean" in line} == {-1.0}
+    assert all(line["collect/return_mean"] > 5 for line in lines if "collect/return_mean" in line)
+    capsys.readouterr()
+    assert main(["eval", str(tmp_path / "run"), "--episodes", "2"]) == 0
+    assert "-1.00" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ganglion import registry
-from ganglion.config import load
+from ganglion.config.files import load
 from ganglion.errors import UserError
 from tests.config.sketches import TEXT
 

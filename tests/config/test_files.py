@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ganglion.config import RunConfig, cases, constant, cosine, dump, every, linear, load, piecewise, resolve, text
+from ganglion.config import RunConfig, constant, cosine, every, linear, piecewise, text
+from ganglion.config.files import cases, dump, load, modules, resolve
 from ganglion.errors import UserError
 from ganglion.registry import presets
 from tests.config.sketches import TEXT, Deep, Drum, Paper, Ranked, Sketch, Store, Wide, World
@@ -279,6 +280,15 @@ def test_a_swept_setting_is_not_also_set() -> None:
 
 
 # ------------------------------------------------------------ user modules
+
+
+def test_modules_of_inner_parts_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes elsewhere import them: the buffer's of a config that was made in Python."""
+    from tests.contract import plugs  # noqa: F401  registers a buffer
+
+    monkeypatch.setattr("ganglion.config.files.IMPORTED", {})
+    config = load(None, ["algo=dqn", "env={kind: toy, id: chain}", "algo.replay=newest"])
+    assert modules(config) == ["tests.contract.plugs"]
 
 
 def test_user_modules_enter_by_import_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

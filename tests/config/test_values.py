@@ -39,6 +39,8 @@ def test_an_interval_is_written_as_it_was_read(text: str) -> None:
         ("1e5 steps", 100_000, "steps"),
         ("1.1k steps", 1_100, "steps"),
         ("1 step", 1, "steps"),
+        ("5000", 5_000, "steps"),
+        ("5k", 5_000, "steps"),
         ("200 updates", 200, "updates"),
         ("200 opts", 200, "updates"),
         ("10 min", 600, "seconds"),
@@ -53,9 +55,7 @@ def test_what_an_interval_says(text: str, count: float, unit: str) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("5000", "unit"),
         ("k steps", "unit"),
-        ("5k", "unit"),
         ("5 parsecs", "unit"),
         ("", "unit"),
         ("1e999 steps", "more than 0"),
@@ -94,7 +94,7 @@ def test_bad_counts(value: object) -> None:
         Sizes.model_validate({"capacity": value})
 
 
-@pytest.mark.parametrize("value", [5_000, None, True, ["5k steps"], {"count": 1, "unit": "steps"}, 1.5])
+@pytest.mark.parametrize("value", [None, True, ["5k steps"], {"count": 1, "unit": "steps"}])
 def test_an_interval_is_text(value: object) -> None:
     with pytest.raises(ValidationError, match="unit"):
         Sizes.model_validate({"budget": value})

@@ -131,6 +131,9 @@ class Centred:
         flags = after.terminated, after.truncated, before.valid, past.start
         return Row(before.obs, acted.action, torch.stack(rewards), *flags, acted.extras, past.memory)
 
+    def close(self) -> None:
+        """It keeps nothing back."""
+
     def state(self) -> State:
         return State({"total": self.total}, {"count": self.count})
 

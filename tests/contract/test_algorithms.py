@@ -39,7 +39,7 @@ def test_an_algorithm_that_cannot_act_names_those_that_can(space: Space, actions
         if name in able:
             kind().build(spec)
             continue
-        with pytest.raises(UserError, match=rf"algo\.kind: {name} needs a .*\. Try {' or '.join(able)}\.$"):
+        with pytest.raises(UserError, match=rf"algo\.kind: {name} needs a .*\. Try {' or '.join(able)}[.,]"):
             kind().build(spec)
 
 

@@ -15,9 +15,14 @@ from ganglion.config import RunConfig
 from ganglion.core import Progress, Stop
 from ganglion.errors import UserError
 from ganglion.runtime.build import build
+from ganglion.runtime.engine import Engine
 from ganglion.runtime.run import Run
+from ganglion.runtime.seeds import Seeds
 from ganglion.runtime.trainer import Trainer
 from tests.contract import plugs
+from tests.contract.test_own_algorithms import close
+from tests.contract.test_own_algorithms import trained as learned
+from tests.contract.worlds import one_graph
 from tests.equal.runs import fingerprint, finish, metrics, saved
 
 SMALL = ["algo.net.hidden=[16]", "eval.every=300 steps", "eval.episodes=3", "save.every=170 steps",
@@ -75,6 +80,33 @@ def test_through_a_broker_it_is_the_same(name: str) -> None:
     assert local.at[:3] == sync.at[:3]
     assert fingerprint(local.learner.state()) == fingerprint(sync.learner.state())
     assert fingerprint(local.learner.agent.state()) == fingerprint(sync.learner.agent.state())
+
+
+BOTH = [*SMALL, "train.budget=260 steps", "eval=never", "save=never"]
+
+
+@pytest.mark.parametrize("name", ["buffer dqn", "processor ppo", "extras by parts"])
+def test_as_one_graph(name: str) -> None:
+    torch._dynamo.reset()
+    still = [] if "ppo" in name else ["algo.epsilon=0.2"]  # a block is acted with the knobs of its first step
+    config = ganglion.load_config(
+        None, [*OWN[name], *BOTH, "train.budget=30 updates", *still], ["tests.contract.plugs"]
+    )
+    close(learned(build(config)), learned(build(config, Engine(torch.device("cpu"), one_graph))), exactly=False)
+
+
+@pytest.mark.parametrize("name", ["buffer dqn", "processor dqn", "processor ppo", "extras"])
+def test_batched_over_runs(name: str, tmp_path: Path) -> None:
+    def config(k: int) -> RunConfig:
+        own = [f"run.dir={tmp_path / str(k)}", f"run.seed={k}"]
+        return ganglion.load_config(None, [*OWN[name], *BOTH, *own], ["tests.contract.plugs"])
+
+    seeds = Seeds([config(k) for k in range(2)])
+    for _ in seeds.stream():
+        pass
+    for k, run in enumerate(seeds.runs):
+        own = dict(run.trainer.learner.agent.state().tensors)
+        close(learned(build(config(k))), own, exactly=False)
 
 
 def test_a_whole_trace_is_learned_from() -> None:

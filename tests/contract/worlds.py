@@ -10,8 +10,8 @@ import torch
 
 from ganglion import registry
 from ganglion.core import Box, Composite, Discrete, EnvSpec, MultiBinary, MultiDiscrete, Space
+from ganglion.fast import one_graph as one_graph
 from ganglion.runtime import check_algorithm
-from ganglion.runtime.check_algorithm import one_graph as one_graph
 from ganglion.runtime.random_world import CPU as CPU
 from ganglion.runtime.random_world import RandomWorld as RandomWorld
 from ganglion.runtime.randomness import Stream
@@ -188,8 +188,9 @@ CASES = [
     Case("td3-pink", "td3", ARM, settings=over(SAC, noise_kind="pink")),
     Case("d4pg-ou", "d4pg", ARM, settings=over(SAC, low=-5.0, high=5.0, noise_kind="ou", theta=0.3)),
     Case("tqc", "tqc", ARM, settings=over(SAC, critics=3, quantiles=5)),
-    Case("tqc-all", "tqc", ARM, MIXED, over(SAC, quantiles=4, drop=1, n_step=3, max_norm=5.0, hold=3.0, temperature=0.2,
-         replay={"kind": "prioritised"}, net={"normalise": True})),
+    Case("tqc-all", "tqc", ARM, PARTS, over(SAC, quantiles=4, drop=1, n_step=3, max_norm=5.0, hold=3.0, temperature=0.2,
+         replay={"kind": "prioritised", "sequence": 4, "burn_in": 1},
+         net={"normalise": True, "memory": "gru", "memory_size": 8})),
     Case("tqc-wide", "tqc", ARM, settings=over(SAC, replay={"batch": 64}, net={"hidden": [128, 136]})),
     Case("flashsac", "flashsac", ARM, settings=FLASH),
     Case("flashsac-all", "flashsac", ARM, PARTS, over(FLASH, n_step=3, delay=3, hold=1.0, atoms=21,
@@ -198,19 +199,22 @@ CASES = [
     Case("crossq-all", "crossq", ARM, PARTS, over(FLASH, n_step=3, delay=2, hold=2.0, max_norm=5.0, temperature=0.2,
          renorm_after=3, replay={"kind": "prioritised", "sequence": 3}, net={"normalise": True})),
     Case("redq", "redq", ARM, settings=over(SAC, critics=4, delay=2)),
-    Case("redq-all", "redq", ARM, MIXED, over(SAC, critics=2, delay=3, n_step=3, dropout=0.1, layer_norm=True, hold=2.0,
-         temperature=0.2, max_norm=5.0, replay={"kind": "prioritised"}, net={"normalise": True})),
+    Case("redq-all", "redq", ARM, PARTS, over(SAC, critics=2, delay=3, n_step=3, dropout=0.1, layer_norm=True, hold=2.0,
+         temperature=0.2, max_norm=5.0, replay={"kind": "prioritised", "sequence": 4, "burn_in": 1},
+         net={"normalise": True, "memory": "gru", "memory_size": 8})),
     Case("d4pg", "d4pg", ARM, settings=over(SAC, low=-5.0, high=5.0)),
-    Case("d4pg-all", "d4pg", ARM, MIXED, over(SAC, low=-5.0, high=5.0, max_norm=5.0, hold=2.0, atoms=21,
-         replay={"kind": "prioritised"}, net={"normalise": True})),
+    Case("d4pg-all", "d4pg", ARM, PARTS, over(SAC, low=-5.0, high=5.0, max_norm=5.0, hold=2.0, atoms=21,
+         replay={"kind": "prioritised", "sequence": 4, "burn_in": 1},
+         net={"normalise": True, "memory": "lstm", "memory_size": 8})),
     Case("dqn-conservative", "dqn", THREE, MASKED, over(DQN, conservative=1.0)),
     Case("bc", "bc", TWO, settings=SAC),
     Case("bc-hybrid", "bc", HYBRID, MIXED, SAC),
     Case("bc-all", "bc", THREE, MASKED, over(SAC, entropy=0.01, replay={"kind": "prioritised", "sequence": 4},
          net={"memory": "lstm", "memory_size": 8, "normalise": True})),
     Case("td3_bc", "td3_bc", ARM, settings=SAC),
-    Case("td3_bc-all", "td3_bc", ARM, MIXED, over(SAC, n_step=3, max_norm=5.0, delay=3,
-         replay={"kind": "prioritised"}, net={"normalise": False})),
+    Case("td3_bc-all", "td3_bc", ARM, PARTS, over(SAC, n_step=3, max_norm=5.0, delay=3,
+         replay={"kind": "prioritised", "sequence": 4, "burn_in": 1},
+         net={"normalise": False, "memory": "gru", "memory_size": 8})),
     Case("rebrac", "rebrac", ARM, settings=SAC),
     Case("rebrac-all", "rebrac", ARM, MIXED, over(SAC, max_norm=5.0, delay=3,
          replay={"kind": "prioritised"}, net={"normalise": True})),
@@ -225,7 +229,8 @@ CASES = [
          replay={"kind": "prioritised"}, net={"normalise": True})),
     Case("discrete_sac", "discrete_sac", TWO, settings=SAC),
     Case("discrete_sac-all", "discrete_sac", THREE, MASKED, over(SAC, n_step=3, max_norm=5.0, temperature=0.2,
-         replay={"kind": "prioritised"}, net={"normalise": True})),
+         replay={"kind": "prioritised", "sequence": 4, "burn_in": 1},
+         net={"normalise": True, "memory": "gru", "memory_size": 8}, bonus=RND)),
 ]  # fmt: skip
 
 

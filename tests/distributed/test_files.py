@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 import torch
 
-from ganglion.config import RunConfig, load
+from ganglion.config import RunConfig
+from ganglion.config.files import load
 from ganglion.core import Origin, Weights
 from ganglion.errors import UserError
 from ganglion.fleet import files_broker, files_fleet

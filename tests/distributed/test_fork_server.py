@@ -13,7 +13,7 @@ from time import monotonic, sleep
 from typing import Any
 
 from ganglion import load_config
-from ganglion.config import dump
+from ganglion.config.files import dump
 from ganglion.fleet.fork_server import ForkServer, connect
 from ganglion.fleet.ray_actor import Brief
 from ganglion.processes import importable

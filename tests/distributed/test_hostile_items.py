@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 import torch
 
-from ganglion.config import dump, load
+from ganglion.config.files import dump, load
 from ganglion.core import Origin, Packet, Progress, Weights
 from ganglion.errors import UserError
 from ganglion.fleet import files_broker, receiver

@@ -12,8 +12,8 @@ from ganglion.buffers import PrioritisedConfig, ReplayConfig
 from ganglion.buffers.replay import Replay
 from ganglion.core import Box, EnvSpec, Origin, Past, Progress, Row
 from ganglion.fleet.in_process import LocalBroker
-from ganglion.fleet.receiver import StreamJoiner
 from ganglion.fleet.remote_explorer import ExplorerPlace, Item, ItemSize, RemoteExplorer, Sender, read
+from ganglion.fleet.stream_joiner import StreamJoiner
 
 B, CPU, GAMMA = 2, torch.device("cpu"), 0.5
 SPEC = EnvSpec(Box((3,)), Box(()), B)

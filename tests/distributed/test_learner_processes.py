@@ -16,7 +16,8 @@ import pytest
 import torch
 
 from ganglion.cli import main, training_loop
-from ganglion.config import RunConfig, dump
+from ganglion.config import RunConfig
+from ganglion.config.files import dump
 from ganglion.core import LogData
 from ganglion.errors import LearnerLostError
 from ganglion.fleet.learner_processes import LeadTrainer, LearnerProcesses, interface

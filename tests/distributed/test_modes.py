@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from ganglion.config import RunConfig, dump, load
+from ganglion.config import RunConfig
+from ganglion.config.files import dump, load
 from ganglion.core import LogData, Origin, Progress
 from ganglion.errors import UserError
 from ganglion.fleet.in_process import LocalBroker, ThreadFleet

@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 
 from ganglion.cli import resume, train
-from ganglion.config import RunConfig, dump, load
+from ganglion.config import RunConfig
+from ganglion.config.files import dump, load
 from ganglion.errors import UserError
 from ganglion.fleet import fork_server, ray_cluster
 from ganglion.fleet.dealer import RULES, Dealer

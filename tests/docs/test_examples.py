@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import ganglion
-from ganglion.config import cases
+from ganglion.config.files import cases
 from tests.docs.blocks import ROOT
 
 EXAMPLES = ROOT / "examples"

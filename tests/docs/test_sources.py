@@ -84,11 +84,11 @@ def test_nervex_buffer_appends_and_samples() -> None:
 def test_nervex_serial_pipeline_takes_a_config_and_a_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from examples import from_nervex
 
-    first = from_nervex.main()
+    first = from_nervex.main().run
     assert (first.folder / "config.yaml").exists() and first.checkpoints.best() is not None
     (tmp_path / "second").mkdir()
     monkeypatch.chdir(tmp_path / "second")  # folders are named by the second
-    second = from_nervex.serial_pipeline(from_nervex.CONFIG.replace("1500 steps", "300 steps"), seed=1)
+    second = from_nervex.serial_pipeline(from_nervex.CONFIG.replace("1500 steps", "300 steps"), seed=1).run
     assert [run.cfg.run.seed for run in (first, second)] == [0, 1]
     assert first.trainer.at.env_steps >= 1_500
 
@@ -96,7 +96,7 @@ def test_nervex_serial_pipeline_takes_a_config_and_a_seed(tmp_path: Path, monkey
 def test_nervex_policy_learns_by_its_registered_name() -> None:
     from examples import from_nervex_policy
 
-    run = from_nervex_policy.main()
+    run = from_nervex_policy.main().run
     assert run.cfg.algo.kind == "nervex-dqn"
     assert run.evaluated.best is not None and run.evaluated.best > 60
     knobs = [run.trainer.learner.agent.algo.knobs(Progress(fraction=f))["eps"] for f in (0.0, 0.4, 0.8, 1.0)]

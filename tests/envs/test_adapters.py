@@ -10,7 +10,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from ganglion.config import load
+from ganglion.config.files import load
 from ganglion.core import Box, Composite, Env
 from ganglion.envs import EnvPoolConfig, GymConfig, OldGym
 from ganglion.errors import UserError

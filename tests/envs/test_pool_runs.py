@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from ganglion.cli import main
-from ganglion.config import RunConfig, dump
+from ganglion.config import RunConfig
+from ganglion.config.files import dump
 from ganglion.core import Row
 from ganglion.errors import EnvError
 from ganglion.record.checkpoint import Checkpoints

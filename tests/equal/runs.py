@@ -92,6 +92,15 @@ SORTS: dict[str, dict[str, Any]] = {
         "algo": {"kind": "dqn", "net": {"hidden": [16]}, "replay": {"kind": "prioritised", **REPLAY},
                  "limiter": {"warmup": 100, "opt_interval": 4}, "bonus": {"kind": "rnd", "net": {"hidden": [16]}}},
         "env": {"kind": "gym", "id": "MountainCar-v0", "slots": 3}},
+    "league": {
+        "algo": {"kind": "ppo", "horizon": 6, "minibatches": 2, "epochs": 2,
+                 "net": {"hidden": [16], "memory": "gru", "memory_size": 8}},
+        "env": {"kind": "kuhn", "slots": 24},
+        "league": {"kind": "league", "phase": 20, "games": 10, "tables": 2, "mutation": 0.5, "measured": 4,
+                   "players": {"main": "main", "exploiter": "main_exploiter", "hunter": {
+                       "role": "league_exploiter",
+                       "algo": {"kind": "dqn", "replay": REPLAY, "net": {"hidden": [16]},
+                                "limiter": {"warmup": 60, "opt_interval": 8}}}}}},
     "trpo": {
         "algo": {"kind": "trpo", "horizon": 24, "net": {"hidden": [16], "normalise": True}},
         "env": {"kind": "gym", "id": "Pendulum-v1", "slots": 4}},

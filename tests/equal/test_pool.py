@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from ganglion.config import dump
+from ganglion.config.files import dump
 from ganglion.runtime.run import Run
 from tests.equal.runs import SORTS, config, finish, metrics, saved
 

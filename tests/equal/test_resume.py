@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ganglion.config import dump
+from ganglion.config.files import dump
 from ganglion.core import Evaluate, Save, SetKnob, Stop
 from ganglion.errors import UserError
 from ganglion.record.checkpoint import load

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import ganglion
+from ganglion.config.files import dump
 from ganglion.core import Progress, State
 from ganglion.errors import UserError
 from ganglion.fast import Compiler
@@ -139,7 +140,7 @@ def test_a_run_that_compiles_repeats_and_resumes_bit_for_bit(tmp_path: Path, mon
 @compiling
 def test_the_other_process_compiles_what_the_config_says(tmp_path: Path):
     cfg = ganglion.load_config(None, TINY)
-    (tmp_path / "config.yaml").write_text(ganglion.config.dump(cfg))
+    (tmp_path / "config.yaml").write_text(dump(cfg))
     cache = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
     command = Compiler(tmp_path / "config.yaml").command
     subprocess.run(command, check=True, env={**os.environ, **cache}, timeout=300)

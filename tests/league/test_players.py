@@ -8,14 +8,21 @@ from dataclasses import replace
 
 import pytest
 
-from ganglion.league.players import League, Rules
+from ganglion.config import MatchmakerConfig
+from ganglion.core import under
+from ganglion.league.players import League
+
+PLAYERS = {"main": "main", "exploiter": "main_exploiter", "hunter": "league_exploiter"}
 
 
-def grown(**rules: object) -> League:
+def begun(players: dict[str, str] = PLAYERS, **more: object) -> League:
+    cfg = MatchmakerConfig.model_validate({"kind": "league", "players": players, "phase": 10, **more})
+    return League(cfg)  # type: ignore[arg-type]
+
+
+def grown(**more: object) -> League:
     """A main player, an exploiter of each kind, and two snapshots of the main player."""
-    league = League(Rules(phase=10, **rules))  # type: ignore[arg-type]
-    for name, role in (("main", "main"), ("exploiter", "main_exploiter"), ("hunter", "league_exploiter")):
-        league.enter(name, role)  # type: ignore[arg-type]
+    league = begun(**more)
     league.snapshot("main", lambda: 0.5)
     league.snapshot("main", lambda: 0.5)
     return league
@@ -23,21 +30,17 @@ def grown(**rules: object) -> League:
 
 def shares(league: League, name: str, count: int = 8_000) -> dict[str, float]:
     dice = random.Random(0)
-    met = Counter(league.opponent(name, dice.random) for _ in range(count))
+    met = Counter(league.cfg.opponent(league, name, dice.random) for _ in range(count))
     return {n: met[n] / count for n in met}
 
 
 def win(league: League, one: str, other: str, score: float, games: int = 40) -> None:
-    for _ in range(games):
-        league.payoff.report(one, other, score)
+    league.payoff.report(one, other, [score] * games, [2 * score - 1] * games)
 
 
 def test_alone_a_player_plays_itself() -> None:
-    league = League()
-    league.enter("main", "main")
+    league = begun()
     assert shares(league, "main", 10) == {"main": 1.0}
-    league.enter("exploiter", "main_exploiter")
-    league.enter("hunter", "league_exploiter")
     assert shares(league, "exploiter", 10) == shares(league, "hunter", 10) == {"main": 1.0}
 
 
@@ -78,7 +81,7 @@ def test_an_exploiter_meets_earlier_selves_of_one_too_strong() -> None:
      ("psro", {"main-2": 1.0})],
 )  # fmt: skip
 def test_other_matchmakers(matchmaker: str, wanted: dict[str, float]) -> None:
-    league = grown(matchmaker=matchmaker)
+    league = grown(kind=matchmaker)
     win(league, "main", "main-2", 0.0)
     win(league, "main-2", "main-1", 1.0)
     assert shares(league, "main", 2_000 if matchmaker != "psro" else 5) == pytest.approx(wanted, abs=0.03)
@@ -87,8 +90,7 @@ def test_other_matchmakers(matchmaker: str, wanted: dict[str, float]) -> None:
 def test_snapshots_mutation_and_reset() -> None:
     league = grown(mutation=0.25)
     assert not league.due("main")
-    for _ in range(10):
-        league.report("exploiter", "main", 1.0)
+    league.report("exploiter", "main", [1.0] * 10)
     assert league.due("exploiter") and not league.due("main-1")
     assert league.snapshot("exploiter", lambda: 0.99) == ("exploiter-1", True)
     assert league.players["exploiter"].resets == 1 and league.players["exploiter"].games == 0
@@ -101,16 +103,13 @@ def test_snapshots_mutation_and_reset() -> None:
 
 def test_trained_enough_after_two_phases_or_one_where_all_are_beaten() -> None:
     league = grown()
-    for _ in range(10):
-        league.report("main", "main-1", 0.0)
+    league.report("main", "main-1", [0.0] * 10)
     assert not league.due("main")
-    for _ in range(10):
-        league.report("main", "main-1", 0.0)
+    league.report("main", "main-1", [0.0] * 10)
     assert league.due("main")
     strong = grown()
-    for _ in range(10):
-        strong.report("main", "main-1", 1.0)
-        strong.report("main", "main-2", 1.0)
+    strong.report("main", "main-1", [1.0] * 10)
+    strong.report("main", "main-2", [1.0] * 10)
     strong.players["main"] = replace(strong.players["main"], phases=1)
     assert strong.due("main")
 
@@ -118,9 +117,26 @@ def test_trained_enough_after_two_phases_or_one_where_all_are_beaten() -> None:
 def test_its_state_is_all_of_it() -> None:
     league = grown()
     win(league, "main", "main-2", 0.0)
-    again = League(league.rules)
+    again = begun()
     again.restore(league.state())
     assert again.players == league.players and again.state() == league.state()
     assert shares(again, "main", 200) == shares(league, "main", 200)
     with pytest.raises(ValueError, match="is no role"):
-        again.restore(league.state()._replace(scalars={**league.state().scalars, "players": [["a", "x", "", 0]]}))
+        again.restore(league.state()._replace(scalars={**league.state().scalars, "own/players": [["a", "x", "", 0]]}))
+    other = begun({"main": "main"})
+    forged = {f"payoff/{name}": value for name, value in under(other.state(), "payoff").scalars.items()}
+    with pytest.raises(ValueError, match="other players"):
+        again.restore(league.state()._replace(scalars={**league.state().scalars, **forged}))
+
+
+@pytest.mark.parametrize(
+    ("players", "said"),
+    [
+        ({"hunter": "league_exploiter"}, "role 'main'"),
+        ({"main": "mian"}, "'main', 'main_exploiter' or 'league_exploiter'"),
+        ({"main-1": "main"}, "snapshot"),
+    ],
+)
+def test_players_that_are_refused(players: dict[str, str], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        begun(players)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ganglion.config import load
+from ganglion.config.files import load
 from ganglion.nn.action_noise import ActionNoise
 from ganglion.runtime.build import build
 

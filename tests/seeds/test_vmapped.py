@@ -51,9 +51,9 @@ def batches(name: str, dtype: torch.dtype) -> Any:
         action = torch.randint(2, (SEEDS, 1, ROWS), generator=g)
         past = Past((), start)
         if name == "ppo":
-            from ganglion.algos.ppo import Minibatch
+            from ganglion.algos.ppo import PPOMinibatch
 
-            yield Minibatch(normal(4), past, action, normal() * 0.1 - 0.7, normal(), normal(), normal(), live, live)
+            yield PPOMinibatch(normal(4), past, action, normal() * 0.1 - 0.7, normal(), normal(), normal(), live, live)
         else:
             ahead = torch.zeros(SEEDS, 1, ROWS, dtype=torch.int64)
             data = Transition(normal(4), action, normal(), live * 0.9, normal(4), ahead, past, past, live, start, {})

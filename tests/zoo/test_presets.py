@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ganglion.config import RunConfig, dump, load
+from ganglion.config import RunConfig
+from ganglion.config.files import dump, load
 from ganglion.registry import presets
 
 PRESETS = presets()
@@ -77,7 +78,8 @@ def test_named_for_its_algorithm_and_described(name: str) -> None:
     first = PRESETS[name].read_text().splitlines()[0]
     assert re.fullmatch(r"# \S.{10,100}", first), "the first line is what `ganglion list zoo` shows"
     short = name.split("/")[1].split("-")[0]
-    assert {"apex": "dqn"}.get(short, short) == load(name).algo.kind
+    config = load(name)
+    assert {"apex": "dqn"}.get(short, short) == (config.algo.kind if config.league is None else "league")
 
 
 @pytest.mark.parametrize("name", PRESETS)

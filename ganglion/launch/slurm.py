@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from ganglion.errors import ClusterLostError, UserError
 from ganglion.fleet.ray_cluster import ALONE, LOOPBACK, QUIET, STORE, import_ray, room
-from ganglion.fleet.restarts import Restarter, RunProcess, begun, command
+from ganglion.launch.restarts import Restarter, RunProcess, begun, command
 from ganglion.processes import python
 
 SESSION = "ganglion-ray-"  # the folder of Ray's sockets and logs, which nobody else can enter

@@ -1,0 +1,214 @@
+"""The support matrix: which algorithm goes with which feature, found out by doing it.
+
+`python -m tests.contract.support` writes the table of docs/support.md anew. A new algorithm is one line in ROWS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from ganglion import registry
+from ganglion.config import AlgoConfig, RunConfig
+from ganglion.config.files import resolve
+from ganglion.core import Box, Composite, Discrete, EnvSpec, MultiDiscrete, Space
+from ganglion.envs.joint_actions import Joint
+from ganglion.errors import UserError
+from ganglion.runtime.build import build
+from ganglion.runtime.check_algorithm import Bench
+from ganglion.runtime.random_world import RandomWorld
+from ganglion.runtime.seeds import rehearse
+from tests.contract.worlds import (
+    ACER,
+    ARM,
+    CASES,
+    DQN,
+    FLASH,
+    IMPALA,
+    MASKED,
+    PARTS,
+    PPG,
+    PPO,
+    RND,
+    ROLLOUT,
+    SAC,
+    THREE,
+    TRPO,
+    over,
+)  # fmt: skip
+
+PAGE = Path(__file__).parents[2] / "docs" / "support.md"
+Settings = dict[str, Any]
+
+ROWS: dict[str, Settings] = {
+    "a2c": ROLLOUT,
+    "acer": ACER,
+    "awac": SAC,
+    "bc": SAC,
+    "bootstrapped_dqn": DQN,
+    "c51": DQN,
+    "cql": over(SAC, looks=2),
+    "crossq": FLASH,
+    "d4pg": SAC,
+    "ddpg": SAC,
+    "discrete_sac": SAC,
+    "dqn": DQN,
+    "flashsac": FLASH,
+    "fqf": over(DQN, fractions=4),
+    "impala": IMPALA,
+    "iql": SAC,
+    "iqn": DQN,
+    "ppg": PPG,
+    "ppo": PPO,
+    "pqn": PPO,
+    "qrdqn": DQN,
+    "r2d2": over(DQN, replay={"sequence": 6, "burn_in": 2}, net={"memory_size": 8}),
+    "rainbow": DQN,
+    "rebrac": SAC,
+    "redq": over(SAC, critics=3, delay=2),
+    "reinforce": ROLLOUT,
+    "sac": SAC,
+    "td3": SAC,
+    "td3_bc": SAC,
+    "tqc": SAC,
+    "trpo": TRPO,
+}
+
+
+class Feature(NamedTuple):
+    """A column: what changes where it is asked for, and which test does the same."""
+
+    title: str
+    settings: Settings = {}
+    obs: Space = Box((4,))
+    action: Space | None = None  # None: one that the algorithm accepts
+    slots: int = 4
+    run: Callable[[AlgoConfig, EnvSpec], None] | None = None  # None: two updates in a made-up world
+
+
+def updates(cfg: AlgoConfig, spec: EnvSpec) -> None:
+    Bench(cfg, spec).train(2)
+
+
+def joined(cfg: AlgoConfig, spec: EnvSpec) -> None:
+    """With the wrapper that makes one choice of all."""
+    env = Joint(RandomWorld(spec), bins=3)
+    bench = Bench(cfg, env.spec)
+    bench.explorer.env = env
+    bench.train(2)
+
+
+def run_config(cfg: AlgoConfig, spec: EnvSpec, seed: int = 0, **run: Any) -> RunConfig:
+    """Of a run in a small world with such actions."""
+    continuous = isinstance(spec.action, Box)
+    env = {"kind": "toy", "id": "identity", "slots": spec.slots, "continuous": continuous}
+    chosen = {"seed": seed, "device": "cpu", "fast": "eager", **run}
+    return RunConfig.model_validate({"algo": cfg, "env": env, "train": {"budget": "400 steps"}, "run": chosen})
+
+
+def seeds(cfg: AlgoConfig, spec: EnvSpec) -> None:
+    """As --seeds begins: acting and learning once, two runs as one batched model."""
+    rehearse([run_config(cfg, spec, seed) for seed in range(2)])
+
+
+def through_broker(cfg: AlgoConfig, spec: EnvSpec) -> None:
+    """An explorer beside the learner, with items and weights between them as every distributed mode has them."""
+    trainer = build(run_config(cfg, spec, mode="sync"))
+    for _ in trainer():
+        if trainer.at.opt_steps >= 2:
+            break
+    trainer.close()
+    assert trainer.at.opt_steps >= 2
+
+
+def has_case(cfg: AlgoConfig, spec: EnvSpec) -> None:
+    """Those of tests/contract/test_algorithms.py and test_captured.py run over all cases."""
+    assert any(case.algo == cfg.kind for case in CASES), f"no case of {cfg.kind} in tests/contract/worlds.py"
+
+
+HYBRID = Composite({"gear": THREE, "steer": ARM})
+FEATURES: dict[str, Feature] = {
+    "mask": Feature("action masks", obs=MASKED, action=THREE),
+    "memory": Feature("recurrent networks", {"net": {"memory": "gru", "memory_size": 8}}),
+    "dict": Feature("observations of several parts", obs=PARTS),
+    "image": Feature("images", obs=Box((1, 36, 36), torch.uint8)),
+    "multi": Feature("MultiDiscrete actions", action=MultiDiscrete((2, 3))),
+    "hybrid": Feature("Dict and Tuple actions", action=HYBRID),
+    "n-step": Feature("sums of several rewards", {"n_step": 3}),
+    "priority": Feature("prioritised replay", {"replay": {"kind": "prioritised"}}),
+    "bonus": Feature("exploration bonuses", {"bonus": RND}),
+    "slots": Feature("several slots", slots=6),
+    "compiled": Feature("compiled updates", run=has_case),
+    "captured": Feature("CUDA graphs", run=has_case),
+    "seeds": Feature("--seeds", run=seeds),
+    "ray": Feature("distributed runs", run=through_broker),
+    "resume": Feature("bit-exact resume", run=has_case),
+}
+NATIVE: Mapping[str, Space] = {"any": THREE, "discrete": Discrete(4), "bounded": ARM}
+
+
+class Cell(NamedTuple):
+    mark: str  # yes, no, or the wrapper that it takes
+    why: str = ""  # of a no: what a user is told
+
+
+def attempt(algo: str, name: str) -> Cell:
+    """What comes of a feature asked of an algorithm: it works, or it is refused in a line. All else is raised."""
+    feature, kind = FEATURES[name], registry.lookup("algo", algo)
+    spec = EnvSpec(feature.obs, feature.action or NATIVE[kind.actions], feature.slots, "world")
+    asked = {"algo": {"kind": algo, **over(ROWS[algo], **feature.settings)}, "env": {"kind": "toy", "id": "chain"}}
+    try:
+        cfg = resolve(asked).algo
+        (feature.run or updates)(cfg, spec)
+    except UserError as error:
+        if "env.wrap=[joint]" not in str(error) or feature.action is None:
+            return Cell("no", str(error))
+        joined(cfg, spec)
+        return Cell("joint")
+    return Cell("yes")
+
+
+# ------------------------------------------------------------ the page
+
+BEGIN, END = "<!-- made by tests/contract/support.py -->", "<!-- end -->"
+
+
+def reason(why: str) -> str:
+    """What a user is told, in short: without the setting before it and the alternatives after."""
+    text = why.split(": ", 1)[1].split(". Algorithms with it")[0].split(". Try ")[0].split("; accepted")[0]
+    return text.split(": ", 1)[1] if " has none: " in text else text.split("; world")[0].split(" ", 1)[1]
+
+
+def line(algo: str, cells: Mapping[str, Cell]) -> str:
+    return f"| `{algo}` | " + " | ".join(cell.mark for cell in cells.values()) + " |"
+
+
+def noes(cells: Mapping[str, Mapping[str, Cell]]) -> list[str]:
+    """Each reason once, with the algorithms and features it is given for."""
+    given: dict[tuple[str, str], list[str]] = {}
+    for algo, own in cells.items():
+        for name, cell in own.items():
+            if cell.mark == "no":
+                given.setdefault((name, reason(cell.why)), []).append(f"`{algo}`")
+    return [f"| {name} | {', '.join(algos)} | {why} |" for (name, why), algos in given.items()]
+
+
+def made() -> str:
+    """The table, and why each no is one."""
+    cells = {algo: {name: attempt(algo, name) for name in FEATURES} for algo in ROWS}
+    head = ["| algorithm | " + " | ".join(FEATURES) + " |", "|---" * (len(FEATURES) + 1) + "|"]
+    table = [*head, *(line(algo, own) for algo, own in cells.items())]
+    return "\n".join([*table, "", "| no | of | why |", "|---|---|---|", *noes(cells)])
+
+
+def main() -> None:
+    before, rest = PAGE.read_text(encoding="utf-8").split(BEGIN)
+    after = rest.split(END)[1]
+    PAGE.write_text(f"{before}{BEGIN}\n\n{made()}\n\n{END}{after}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
