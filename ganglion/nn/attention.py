@@ -62,7 +62,11 @@ class GTrXLLayer(nn.Module):
         query = heads_apart(self.query(normed[:, self.window :]), self.heads)
         key, value = (heads_apart(part, self.heads) for part in self.key_value(normed).chunk(2, -1))
         by_distance = (query + self.position) @ self.distance.transpose(1, 2)  # [B, heads, T, window + 1]
-        by_distance = by_distance.gather(-1, apart.clamp(0, self.window).expand(*query.shape[:2], -1, -1))
+        # picked by products: the gradient of an index adds up in any order on a GPU
+        picks = (apart.clamp(0, self.window)[..., None] == torch.arange(self.window + 1, device=apart.device)).to(
+            x.dtype
+        )
+        by_distance = torch.einsum("bhtd,tsd->bhts", by_distance, picks)
         scores = ((query + self.content) @ key.transpose(2, 3) + by_distance) * query.shape[-1] ** -0.5
         x = self.gate(x, torch.relu(self.merge(attend(scores, value, seen))))
         return self.last_gate(x, torch.relu(self.narrow(torch.relu(self.widen(self.between(x))))))

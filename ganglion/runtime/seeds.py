@@ -281,10 +281,10 @@ def template_of(cfg: RunConfig) -> Trainer:
 
 def rehearse(configs: Sequence[RunConfig]) -> None:
     """Acts and learns once for two throw-away trainers: what cannot be computed for several is refused here."""
-    engines = [OneOfMany(build_engine(cfg)) for cfg in configs[:2]]
-    trainers = [build(cfg, engine) for cfg, engine in zip(configs, engines, strict=False)]
-    plain = configs[0].model_copy(update={"run": configs[0].run.model_copy(update={"fast": "eager"})})
-    batch = Batch(template_of(plain), trainers, plain)
+    plain = [cfg.model_copy(update={"run": cfg.run.model_copy(update={"fast": "eager"})}) for cfg in configs[:2]]
+    engines = [OneOfMany(build_engine(cfg)) for cfg in plain]
+    trainers = [build(cfg, engine) for cfg, engine in zip(plain, engines, strict=True)]
+    batch = Batch(template_of(plain[0]), trainers, plain[0])
     members = [SeedRun(once(trainer), engine) for trainer, engine in zip(trainers, engines, strict=True)]
     try:
         for _ in Together(members, batch, trainers[0].learner.buffer.fresh).stream():

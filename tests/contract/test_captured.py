@@ -21,5 +21,5 @@ def test_captured_is_eager_after_50_updates(case: Case, monkeypatch: pytest.Monk
     for name, value in eager.parameters().items():
         assert torch.equal(value, captured.parameters()[name]), name
     if case.name != "td3-bfloat16":  # which torch 2.11 cannot record, and which then runs eagerly
-        fast = [captured.agent._explore.fast, captured.agent._updates["learn"].fast]
+        fast = [captured.agent._explore.fast, captured.agent._updates[captured.agent.kinds[0]].fast]
         assert all(one is not None for function in fast for one in function.recordings.values())

@@ -49,6 +49,19 @@ def test_equals_layer_by_layer(count: int, inputs: int, hidden: tuple[int, int],
             torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-4 * float(two.abs().max()))
 
 
+@pytest.mark.parametrize("kind", ["tanh", "relu"])
+def test_gradients_of_gradients(kind: str) -> None:
+    """As natural gradients need them: by plain operations."""
+    net, x = net_and_rows(2, 4, (32, 16), 50, kind)
+    found = []
+    for out in (net(x), slowly(net, x)):
+        grads = torch.autograd.grad(out.square().mean(), list(net.parameters()), create_graph=True)
+        slope = sum(g.square().sum() for g in grads)
+        found.append(torch.autograd.grad(slope, list(net.parameters())))
+    for one, two in zip(*found, strict=True):
+        torch.testing.assert_close(one.float(), two.float(), rtol=1e-3, atol=1e-5)
+
+
 def test_same_bits_again_and_captured() -> None:
     net, x = net_and_rows(2, 4, (64, 64), 5_000, "tanh")
     grads = [torch.autograd.grad(net(x).square().sum(), list(net.parameters())) for _ in range(2)]

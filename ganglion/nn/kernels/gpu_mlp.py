@@ -70,10 +70,26 @@ def keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 def differentiate(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     x, *params = ctx.saved_tensors
     inward = ctx.needs_input_grad[0]
+    if torch.is_grad_enabled():  # the gradient will be differentiated, too, and the kernel cannot be
+        into, *grads = gradients(ctx.kind, grad, *ctx.saved_tensors)
+        return into if inward else None, *grads, None, None
     flat, into = torch.ops.ganglion.gpu_mlp_backward(grad, x, *params, ctx.kind, ctx.tf32, inward)
     parts = flat.split([p[0].numel() for p in params], 1)
     grads = [part.view_as(p) for part, p in zip(parts, params, strict=True)]
     return into.unflatten(0, (len(x), -1)).sum(1) if inward else None, *grads, None, None
+
+
+def gradients(kind: str, grad: Tensor, x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> list[Tensor]:
+    """Those of the rows and of all parameters by plain operations, which have gradients of their own."""
+    act = torch.tanh if kind == "tanh" else torch.relu
+    rows = x[:, None].expand(-1, len(w1) // len(x), -1, -1).flatten(0, 1)  # of each net
+    one = act(rows @ w1 + b1)
+    two = act(one @ w2 + b2)
+    grad = grad * (1 - two * two if kind == "tanh" else (two > 0).to(two.dtype))
+    inner = (grad @ w2.transpose(1, 2)) * (1 - one * one if kind == "tanh" else (one > 0).to(one.dtype))
+    into = (inner @ w1.transpose(1, 2)).unflatten(0, (len(x), -1)).sum(1)
+    parts = [rows.transpose(1, 2) @ inner, inner.sum(1), one.transpose(1, 2) @ grad, grad.sum(1)]
+    return [into, *(part.view_as(p) for part, p in zip(parts, (w1, b1, w2, b2), strict=True))]
 
 
 @mlp.register_vmap
