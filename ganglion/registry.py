@@ -21,6 +21,7 @@ TABLE: dict[str, dict[str, str]] = {
     "algo": {
         "a2c": "ganglion.algos.a2c",
         "acer": "ganglion.algos.acer",
+        "alphazero": "ganglion.algos.alphazero",
         "awac": "ganglion.algos.awac",
         "bc": "ganglion.algos.bc",
         "bootstrapped_dqn": "ganglion.algos.bootstrapped_dqn",
@@ -60,6 +61,7 @@ TABLE: dict[str, dict[str, str]] = {
     "env": {
         "gym": "ganglion.envs.configs",
         "atari": "ganglion.envs.configs",
+        "board": "ganglion.envs.board_games",
         "envpool": "ganglion.envs.envpool",
         "kuhn": "ganglion.envs.kuhn",
         "matrix": "ganglion.envs.matrix_games",

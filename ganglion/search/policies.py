@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -41,7 +43,27 @@ def among(root: Root, legal: Tensor | None) -> tuple[Root, Tensor]:
     return root._replace(logits=ops.blocked(root.logits, legal)), legal.bool()
 
 
-def with_noise(root: Root, shares: Tensor, weight: float) -> Root:
-    """The prior mixed with noise, (1 - w) P + w shares, [B, A]: to explore under PUCT."""
+def with_noise(root: Root, shares: Tensor, weight: Tensor) -> Root:
+    """The prior mixed with noise, (1 - w) P + w shares, [B, A], w [B, 1]: to explore under PUCT."""
     mixed = torch.lerp(root.logits.softmax(-1), shares, weight)
     return root._replace(logits=mixed.clamp(min=torch.finfo(mixed.dtype).tiny).log())
+
+
+class Planned(NamedTuple):
+    """What a search says of what to do."""
+
+    weights: Tensor  # [..., A]
+    action: Tensor  # the best, [...]
+
+    def mode(self) -> Tensor:
+        return self.action
+
+    def warmed(self, temperature: Tensor) -> ops.Categorical:
+        """Actions by weights to the power of 1 / temperature."""
+        least = torch.finfo(self.weights.dtype).tiny
+        return ops.Categorical(self.weights.clamp(min=least).log() / temperature, self.weights > 0)
+
+
+def entropy(weights: Tensor) -> Tensor:
+    """-sum w log w, [..., A] -> [...]."""
+    return -torch.where(weights > 0, weights * weights.clamp(min=torch.finfo(weights.dtype).tiny).log(), 0.0).sum(-1)

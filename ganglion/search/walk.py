@@ -64,7 +64,7 @@ def bodies(tree: Tree, way: Way) -> tuple[Descend, Backup]:
             lambda number, row, action, out: torch.ops.ganglion.search_backup(*numbers, number, row, action, *out[1:]),
         )
     if not tree.lines.shape[-1]:
-        walk = Walk(tree, way)
+        walk = TreeWalk(tree, way)
         return walk.descend, walk.backup
     return (
         lambda number: leaf(tree, choice(tree, way, number)),
@@ -144,7 +144,7 @@ def by_code(x: Tensor) -> bool:
     return single and not x.is_cuda and x.dtype == torch.float32 and there()
 
 
-class Walk:
+class TreeWalk:
     """One search, as walk.c's Search has it."""
 
     def __init__(self, tree: Tree, way: Way) -> None:
