@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch._C._functorch import is_functorch_wrapped_tensor
 
 from ganglion import cpp_extension, ops
+from ganglion.torch_private import is_batched
 from ganglion.search.gumbel import Shaken, gumbel_choice
 from ganglion.search.puct import puct_choice
 from ganglion.search.tree import Dynamics, Outcome, Root, Tree, backed_up, leaf, planted, row_of
@@ -140,7 +140,7 @@ there._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 def by_code(x: Tensor) -> bool:
     """Whether a search of such numbers is walked by compiled code."""
-    single = torch.compiler.is_compiling() or not is_functorch_wrapped_tensor(x)
+    single = torch.compiler.is_compiling() or not is_batched(x)
     return single and not x.is_cuda and x.dtype == torch.float32 and there()
 
 
