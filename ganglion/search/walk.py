@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from ganglion import cpp_extension, ops
-from ganglion.torch_private import is_batched
 from ganglion.search.gumbel import Shaken, gumbel_choice
 from ganglion.search.puct import puct_choice
 from ganglion.search.tree import Dynamics, Outcome, Root, Tree, backed_up, leaf, planted, row_of
+from ganglion.torch_private import is_batched
 
 log = logging.getLogger(__name__)
 
