@@ -37,6 +37,7 @@ TABLE: dict[str, dict[str, str]] = {
         "impala": "ganglion.algos.impala",
         "iql": "ganglion.algos.iql",
         "iqn": "ganglion.algos.iqn",
+        "muzero": "ganglion.algos.muzero",
         "ppg": "ganglion.algos.ppg",
         "ppo": "ganglion.algos.ppo",
         "pqn": "ganglion.algos.pqn",

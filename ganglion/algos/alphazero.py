@@ -100,11 +100,11 @@ class AlphaZero(Algorithm[Sample[Rollout], Sample[Rollout]]):
         if cfg.net.recurrent:
             raise UserError("algo.net.memory: alphazero has none, since a board says all. Accepted: none.")
         self.cfg, self.rules = cfg, spec.rules
-        self.actions = nn.discrete_actions(cfg, spec)
         self.model = PolicyAndValue(cfg, spec)
         self.optim = nn.optimiser(cfg.optim, self.model, lr=cfg.lr(0.0), max_norm=cfg.max_norm)
-        self.puct = search.PuctRule(cfg.simulations, cfg.c_init)
-        self.gumbel = search.GumbelRule(cfg.simulations, min(cfg.considered, self.actions))
+        puct, gumbel = search.PuctRule(cfg.simulations, cfg.c_init), search.GumbelRule(cfg.simulations, cfg.considered)
+        rule = gumbel if cfg.search == "gumbel" else puct
+        self.planner = search.Planner(rule, nn.discrete_actions(cfg, spec), cfg.noise, cfg.alpha)
 
     # ------------------------------------------------------------ acting
 
@@ -112,32 +112,18 @@ class AlphaZero(Algorithm[Sample[Rollout], Sample[Rollout]]):
         return {"lr": self.cfg.lr(at.fraction), "temperature": self.cfg.temperature(at.fraction)}
 
     def draws(self) -> Draws:
-        gumbel = self.cfg.search == "gumbel"
-        first = Draw(uniform=self.actions) if gumbel else search.dirichlet_draws(self.actions)
-        return Draws(first, Draw(uniform=1), learn=Draw(uniform=1))
+        return Draws(self.planner.draws, Draw(uniform=1), learn=Draw(uniform=1))
 
     def neutral(self, rows: Tensor) -> Noise:
-        """Numbers that `planned` knows: no noise at the root."""
-        calm = super().neutral(rows)
-        return calm._replace(uniform=torch.full_like(calm.uniform, -1.0))
+        return search.calm(super().neutral(rows))
 
     def predict(self, obs: Obs, past: Past, noise: Noise) -> Prediction:
         obs, noise = ops.map_tree(lambda x: x.flatten(0, 1), (obs, noise))
-        found = self.planned(obs, noise)
+        logits, value = self.said(obs)
+        root = search.Root(self.rules.read(obs), logits, value)
+        found = self.planner.plan(root, self.dynamics, obs["action_mask"].bool(), noise)
         weights, action, value = (x.unflatten(0, past.start.shape) for x in found[:3])
         return Prediction(search.Planned(weights, action), value, ())
-
-    def planned(self, obs: Obs, noise: Noise) -> search.Found:
-        """A search from every board [N, ...]."""
-        logits, value = self.said(obs)
-        root, legal = search.Root(self.rules.read(obs), logits, value), obs["action_mask"].bool()
-        shaken = noise.uniform[:, :1] >= 0
-        if self.cfg.search == "gumbel":
-            shake = torch.where(shaken, search.gumbel_from_uniform(noise.uniform), 0.0)
-            return search.gumbel(root, self.dynamics, legal, shake, self.gumbel)
-        root = root._replace(logits=ops.blocked(logits, legal))
-        root = search.with_noise(root, search.dirichlet(self.cfg.alpha, legal, noise), self.cfg.noise * shaken)
-        return search.puct(root, self.dynamics, legal, self.puct)
 
     def dynamics(self, board: Tensor, action: Tensor) -> search.Outcome:
         after, reward, ended = self.rules.play(board, action)
@@ -153,9 +139,8 @@ class AlphaZero(Algorithm[Sample[Rollout], Sample[Rollout]]):
         return logits[0], value[0]
 
     def explore(self, prediction: Prediction, knobs: Knobs, noise: Noise) -> Acted:
-        plan = prediction.dist
-        action = plan.action if self.cfg.search == "gumbel" else plan.warmed(knobs["temperature"]).sample(noise)
-        return Acted(action, {"weights": plan.weights, "value": prediction.value}, ())
+        action = self.planner.choose(prediction.dist, knobs["temperature"], noise)
+        return Acted(action, {"weights": prediction.dist.weights, "value": prediction.value}, ())
 
     # ------------------------------------------------------------ learning
 

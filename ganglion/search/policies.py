@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 
 from ganglion import ops
-from ganglion.search.gumbel import GumbelRule, Shaken
+from ganglion.core import Draw, Noise
+from ganglion.search.dirichlet import dirichlet, dirichlet_draws
+from ganglion.search.gumbel import GumbelRule, Shaken, gumbel_from_uniform
 from ganglion.search.puct import PuctRule
 from ganglion.search.tree import Dynamics, Found, Root
 from ganglion.search.walk import Way, grow
@@ -67,3 +69,37 @@ class Planned(NamedTuple):
 def entropy(weights: Tensor) -> Tensor:
     """-sum w log w, [..., A] -> [...]."""
     return -torch.where(weights > 0, weights * weights.clamp(min=torch.finfo(weights.dtype).tiny).log(), 0.0).sum(-1)
+
+
+class Planner(NamedTuple):
+    """A search as an algorithm acts by it: which rule, and the noise at the root."""
+
+    rule: PuctRule | GumbelRule
+    actions: int
+    noise: float = 0.25  # puct: share of a Dirichlet in the root's prior
+    alpha: float = 0.3  # puct: of that Dirichlet
+
+    @property
+    def draws(self) -> Draw:
+        """Random numbers of a row."""
+        return Draw(uniform=self.actions) if type(self.rule) is GumbelRule else dirichlet_draws(self.actions)
+
+    def plan(self, root: Root, dynamics: Dynamics, legal: Tensor, noise: Noise) -> Found:
+        """A search from every root; uniform numbers of -1 are those of evaluation: there is no noise (`calm`)."""
+        shaken = noise.uniform[:, :1] >= 0
+        if type(self.rule) is GumbelRule:
+            shake = torch.where(shaken, gumbel_from_uniform(noise.uniform), 0.0)
+            return gumbel(root, dynamics, legal, shake, self.rule)
+        assert type(self.rule) is PuctRule
+        root = root._replace(logits=ops.blocked(root.logits, legal))
+        root = with_noise(root, dirichlet(self.alpha, legal, noise), self.noise * shaken)
+        return puct(root, dynamics, legal, self.rule)
+
+    def choose(self, plan: Planned, temperature: Tensor, noise: Noise) -> Tensor:
+        """The training action: what Gumbel's search says, or one by its visits."""
+        return plan.action if type(self.rule) is GumbelRule else plan.warmed(temperature).sample(noise)
+
+
+def calm(noise: Noise) -> Noise:
+    """Numbers by which a planner knows that nothing may be random."""
+    return noise._replace(uniform=torch.full_like(noise.uniform, -1.0))
