@@ -21,6 +21,7 @@ TABLE: dict[str, dict[str, str]] = {
     "algo": {
         "a2c": "ganglion.algos.a2c",
         "acer": "ganglion.algos.acer",
+        "airl": "ganglion.algos.airl",
         "alphazero": "ganglion.algos.alphazero",
         "awac": "ganglion.algos.awac",
         "bc": "ganglion.algos.bc",
@@ -31,9 +32,11 @@ TABLE: dict[str, dict[str, str]] = {
         "d4pg": "ganglion.algos.d4pg",
         "ddpg": "ganglion.algos.ddpg",
         "discrete_sac": "ganglion.algos.discrete_sac",
+        "dqfd": "ganglion.algos.dqfd",
         "dqn": "ganglion.algos.dqn",
         "flashsac": "ganglion.algos.flashsac",
         "fqf": "ganglion.algos.fqf",
+        "gail": "ganglion.algos.gail",
         "impala": "ganglion.algos.impala",
         "iql": "ganglion.algos.iql",
         "iqn": "ganglion.algos.iqn",
@@ -48,6 +51,7 @@ TABLE: dict[str, dict[str, str]] = {
         "redq": "ganglion.algos.redq",
         "reinforce": "ganglion.algos.reinforce",
         "sac": "ganglion.algos.sac",
+        "sqil": "ganglion.algos.sqil",
         "td3": "ganglion.algos.td3",
         "td3_bc": "ganglion.algos.td3_bc",
         "tqc": "ganglion.algos.tqc",
@@ -65,6 +69,7 @@ TABLE: dict[str, dict[str, str]] = {
         "board": "ganglion.envs.board_games",
         "envpool": "ganglion.envs.envpool",
         "kuhn": "ganglion.envs.kuhn",
+        "leduc": "ganglion.envs.leduc",
         "matrix": "ganglion.envs.matrix_games",
         "torch": "ganglion.envs.configs",
         "toy": "ganglion.envs.configs",
@@ -77,6 +82,9 @@ TABLE: dict[str, dict[str, str]] = {
         "prioritised": "ganglion.buffers.prioritised",
         "rollout": "ganglion.buffers.rollout",
     },
+    "relabel": {
+        "hindsight": "ganglion.buffers.hindsight",
+    },
     "limiter": {
         "ratio": "ganglion.buffers.limiter",
         "ready": "ganglion.buffers.limiter",
@@ -84,6 +92,7 @@ TABLE: dict[str, dict[str, str]] = {
     },
     "processor": {
         "rows": "ganglion.buffers.processors",
+        "demonstrated": "ganglion.buffers.demonstrated",
         "recorded": "ganglion.data.recorder",
     },
     "wrapper": {
@@ -105,6 +114,7 @@ TABLE: dict[str, dict[str, str]] = {
         "files": "ganglion.fleet.build",
         "learners": "ganglion.fleet.learner_processes",
         "offline": "ganglion.data.offline",
+        "with_data": "ganglion.data.offline",
     },
     "writer": {
         "console": "ganglion.record.writers.console",

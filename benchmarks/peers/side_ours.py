@@ -31,7 +31,9 @@ def settings(work: Workload) -> list[str]:
             f"algo.epochs={work.epochs}",
             f"algo.minibatches={work.minibatches}",
         ]
-    given += ["algo.epsilon=0.05", "algo.double=false"] if work.algo == "dqn" else []  # as CleanRL and SB3
+    given += (
+        ["algo.epsilon=0.05", "algo.double=false", "algo.n_step=1"] if work.algo == "dqn" else []
+    )  # as CleanRL and SB3
     limiter = f"algo.limiter={{opt_interval: {work.every}, warmup: {work.start}}}"
     return [*given, limiter, f"algo.replay={{capacity: {work.capacity}, batch: {work.batch}}}"]
 

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from ganglion import buffers, nn, ops
 from ganglion.config import (
-    AlgoConfig, BufferConfig, Count, LimiterConfig, NonNegative, Positive, ProcessorConfig, Rate, Share,
-    constant, register,
+    AlgoConfig, BufferConfig, Count, LimiterConfig, NonNegative, Positive, ProcessorConfig,
+    RateSchedule, Share, constant, register,
 )  # fmt: skip
 from ganglion.core import (
     Acted, Action, Algorithm, Carried, Draw, Draws, EnvSpec, Knobs, Memory, Model, Noise, Obs, Past, Prediction,
@@ -31,7 +31,7 @@ class BootstrappedDQNConfig(AlgoConfig):
     """Deep Q-learning by several heads, one of which acts for an episode."""
 
     actions = "discrete"
-    lr: Rate = 1e-3
+    lr: RateSchedule = constant(1e-3)
     optim: nn.OptimConfig = nn.OptimConfig()
     gamma: float = Field(0.99, ge=0, le=1)
     n_step: int = Field(1, ge=1, le=1_000)
@@ -128,12 +128,12 @@ class BootstrappedDQN(Algorithm[Sample[Transition], Sample[Transition]]):
         self.cfg, self.sync_every, self.coins = cfg, cfg.target_every, ops.Greedy.draws.uniform
         self.model = PriorQHeads(cfg, spec, nn.discrete_actions(cfg, spec))
         self.target = nn.Lagged(self.model.learned)
-        self.optim = nn.optimiser(cfg.optim, self.model.learned, lr=cfg.lr, max_norm=cfg.max_norm)
+        self.optim = nn.optimiser(cfg.optim, self.model.learned, lr=cfg.lr(0.0), max_norm=cfg.max_norm)
 
     # ------------------------------------------------------------ acting
 
     def knobs(self, at: Progress) -> Mapping[str, float]:
-        return {"epsilon": self.cfg.epsilon(at.fraction)}
+        return {"epsilon": self.cfg.epsilon(at.fraction), "lr": self.cfg.lr(at.fraction)}
 
     def draws(self) -> Draws:
         masks = self.cfg.heads if self.cfg.share < 1 else 0
@@ -164,7 +164,7 @@ class BootstrappedDQN(Algorithm[Sample[Transition], Sample[Transition]]):
         error = q - goal  # [T, B, K]
         learns = t.extras["learns"] if self.cfg.share < 1 else torch.ones_like(error)
         loss = ops.weighted_mean((learns * ops.penalty(error, self.cfg.loss)).mean(-1), mini.weight)
-        norm = self.optim.step(loss)
+        norm = self.optim.step(loss, knobs["lr"])
         known = q.detach()
         metrics = {
             "loss": loss.detach(),

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from ganglion import buffers, nn, ops
 from ganglion.config import (
-    AlgoConfig, BufferConfig, Count, LimiterConfig, Positive, ProcessorConfig, Rate, Real, Share, linear, register,
+    AlgoConfig, BufferConfig, Count, LimiterConfig, Positive, ProcessorConfig, RateSchedule, Real, Share, linear,
+    register,
 )  # fmt: skip
 from ganglion.core import (
     Acted, Algorithm, Draws, EnvSpec, Knobs, Noise, Obs, Past, Prediction, Progress, Recipe, Sample, Stateful,
@@ -28,21 +29,21 @@ class C51Config(AlgoConfig):
     """Categorical deep Q-learning."""
 
     actions = "discrete"
-    lr: Rate = 2.5e-4
+    lr: RateSchedule = linear(1e-3, 0.0)
     optim: nn.OptimConfig = nn.OptimConfig()
     gamma: float = Field(0.99, ge=0, le=1)
-    n_step: int = Field(1, ge=1, le=1_000)
+    n_step: int = Field(3, ge=1, le=1_000)
     atoms: int = Field(101, ge=2, le=10_000)
     low: Real = -100.0  # the first atom: no return should be below it
     high: Real = 100.0  # the last one: nor above
     double: bool = True  # the online model chooses the next action, the target values it
     dueling: bool = False
     max_norm: Positive = 10.0
-    target_every: Count = Field(500, ge=1)  # updates between two copies onto the target
-    epsilon: Share = linear(1.0, 0.05, until=0.5)  # share of random actions, over the budget
-    net: nn.MLPConfig = nn.MLPConfig(hidden=(120, 84))
-    replay: BufferConfig = buffers.ReplayConfig()
-    limiter: LimiterConfig = buffers.RatioConfig(opt_interval=10, warmup=1_000)
+    target_every: Count = Field(200, ge=1)  # updates between two copies onto the target
+    epsilon: Share = linear(1.0, 0.05, until=0.2)  # share of random actions, over the budget
+    net: nn.MLPConfig = nn.MLPConfig(hidden=(128, 128))
+    replay: BufferConfig = buffers.ReplayConfig(capacity=100_000)
+    limiter: LimiterConfig = buffers.RatioConfig(opt_interval=4, warmup=1_000)
     processor: ProcessorConfig = buffers.RowsConfig()
 
     def build(self, spec: EnvSpec) -> C51:
@@ -64,7 +65,7 @@ class C51(Algorithm[Sample[Transition], Sample[Transition]]):
         self.cfg, self.sync_every = cfg, cfg.target_every
         self.model = nn.QNet(cfg.net, spec, nn.discrete_actions(cfg, spec), cfg.dueling, cfg.replay.warms, cfg.atoms)
         self.target = nn.Lagged(self.model)
-        self.optim = nn.optimiser(cfg.optim, self.model, lr=cfg.lr, max_norm=cfg.max_norm)
+        self.optim = nn.optimiser(cfg.optim, self.model, lr=cfg.lr(0.0), max_norm=cfg.max_norm)
 
     def support(self, like: Tensor) -> Tensor:
         return ops.atoms(self.cfg.low, self.cfg.high, self.cfg.atoms, like)
@@ -76,7 +77,7 @@ class C51(Algorithm[Sample[Transition], Sample[Transition]]):
     # ------------------------------------------------------------ acting
 
     def knobs(self, at: Progress) -> Mapping[str, float]:
-        return {"epsilon": self.cfg.epsilon(at.fraction)}
+        return {"epsilon": self.cfg.epsilon(at.fraction), "lr": self.cfg.lr(at.fraction)}
 
     def draws(self) -> Draws:
         return Draws(explore=ops.Greedy.draws)  # a coin and a random legal action per slot
@@ -102,7 +103,7 @@ class C51(Algorithm[Sample[Transition], Sample[Transition]]):
         logits = ops.pick_atoms(self.model.value(t.obs, t.past)[0], t.action)
         error = ops.categorical_td(logits, goal)
         loss = ops.weighted_mean(error, mini.weight)
-        norm = self.optim.step(loss)
+        norm = self.optim.step(loss, knobs["lr"])
         metrics = {
             "loss": loss.detach(),
             "q": ops.weighted_mean(self.mean(logits.detach()), mini.weight),

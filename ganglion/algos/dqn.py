@@ -18,8 +18,8 @@ from torch import Tensor
 
 from ganglion import buffers, nn, ops
 from ganglion.config import (
-    AlgoConfig, BufferConfig, Count, LimiterConfig, NonNegative, Positive, ProcessorConfig, Rate, Share,
-    linear, register,
+    AlgoConfig, BufferConfig, Count, LimiterConfig, NonNegative, Positive, ProcessorConfig,
+    RateSchedule, Share, linear, register,
 )  # fmt: skip
 from ganglion.core import (
     Acted, Algorithm, Draw, Draws, EnvSpec, Knobs, Noise, Obs, Past, Prediction, Progress, Recipe, Sample,
@@ -32,15 +32,15 @@ class DQNConfig(AlgoConfig):
     """Deep Q-learning."""
 
     actions = "discrete"
-    lr: Rate = 2.5e-4
+    lr: RateSchedule = linear(1e-3, 0.0)
     optim: nn.OptimConfig = nn.OptimConfig()
     gamma: float = Field(0.99, ge=0, le=1)
-    n_step: int = Field(1, ge=1, le=1_000)
+    n_step: int = Field(3, ge=1, le=1_000)
     double: bool = True  # the online model chooses the next action, the target values it
     dueling: bool = False
     loss: Literal["mse", "huber"] = "huber"
     max_norm: Positive = 10.0
-    target_every: Count = Field(500, ge=1)  # updates between two copies onto the target
+    target_every: Count = Field(200, ge=1)  # updates between two copies onto the target
     tau: float | None = Field(
         None, gt=0, le=1
     )  # instead of copies: how far the target moves to the model at every update
@@ -50,12 +50,12 @@ class DQNConfig(AlgoConfig):
     )  # weight of the log-probability added to rewards (0.9 in the paper); 0: none
     conservative: NonNegative = 0.0  # weight of CQL's penalty on actions that the data did not take; 0: none
     temperature: Positive = 0.03  # of the probabilities that Munchausen reads values as
-    epsilon: Share = linear(1.0, 0.05, until=0.5)  # share of random actions, over the budget
+    epsilon: Share = linear(1.0, 0.05, until=0.2)  # share of random actions, over the budget
     ladder: NonNegative = 0.0  # slot i of N explores with epsilon^(1 + ladder i / (N - 1)) (Ape-X: 7)
     hold: Positive = Field(1.0, ge=1)  # steps for which a slot keeps a random choice, on average (Dabney et al. 2021)
-    net: nn.MLPConfig = nn.MLPConfig(hidden=(120, 84))
-    replay: BufferConfig = buffers.ReplayConfig()
-    limiter: LimiterConfig = buffers.RatioConfig(opt_interval=10, warmup=1_000)
+    net: nn.MLPConfig = nn.MLPConfig(hidden=(128, 128))
+    replay: BufferConfig = buffers.ReplayConfig(capacity=100_000)
+    limiter: LimiterConfig = buffers.RatioConfig(opt_interval=4, warmup=1_000)
     processor: ProcessorConfig = buffers.RowsConfig()
 
     def build(self, spec: EnvSpec) -> DQN:
@@ -78,12 +78,12 @@ class DQN(Algorithm[Sample[Transition], Sample[Transition]]):
             cfg.net, spec, nn.discrete_actions(cfg, spec), cfg.dueling, cfg.replay.warms, noisy=cfg.noisy
         )
         self.target = nn.Lagged(self.model)
-        self.optim = nn.optimiser(cfg.optim, self.model, lr=cfg.lr, max_norm=cfg.max_norm)
+        self.optim = nn.optimiser(cfg.optim, self.model, lr=cfg.lr(0.0), max_norm=cfg.max_norm)
 
     # ------------------------------------------------------------ acting
 
     def knobs(self, at: Progress) -> Mapping[str, float]:
-        return {"epsilon": self.cfg.epsilon(at.fraction)}
+        return {"epsilon": self.cfg.epsilon(at.fraction), "lr": self.cfg.lr(at.fraction)}
 
     def draws(self) -> Draws:
         noisy = Draw(normal=self.model.draws), Draw(normal=3 * self.model.draws)  # a slot's own; an update's
@@ -115,7 +115,7 @@ class DQN(Algorithm[Sample[Transition], Sample[Transition]]):
         if self.cfg.conservative:
             soft = ops.soft_value(every, 1.0, ops.mask(t.obs))
             loss = loss + self.cfg.conservative * ops.weighted_mean(soft - q, mini.weight)
-        norm = self.optim.step(loss)
+        norm = self.optim.step(loss, knobs["lr"])
         if self.cfg.tau is not None:
             self.target.follow(self.model, self.cfg.tau)
         metrics = {"loss": loss.detach(), "q": ops.weighted_mean(q.detach(), mini.weight), "grad_norm": norm}

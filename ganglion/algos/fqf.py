@@ -14,8 +14,8 @@ from torch import Tensor
 
 from ganglion import buffers, nn, ops
 from ganglion.config import (
-    AlgoConfig, BufferConfig, Count, LimiterConfig, NonNegative, Positive, ProcessorConfig, Rate, Share, linear,
-    register,
+    AlgoConfig, BufferConfig, Count, LimiterConfig, NonNegative, Positive, ProcessorConfig, Rate, RateSchedule,
+    Share, linear, register,
 )  # fmt: skip
 from ganglion.core import (
     Action,
@@ -30,11 +30,11 @@ class FQFConfig(AlgoConfig):
     """Fully parameterised quantile functions."""
 
     actions = "discrete"
-    lr: Rate = 2.5e-4
+    lr: RateSchedule = linear(1e-3, 0.0)
     lr_fractions: Rate = 2.5e-5  # of the network that proposes them
     optim: nn.OptimConfig = nn.OptimConfig()
     gamma: float = Field(0.99, ge=0, le=1)
-    n_step: int = Field(1, ge=1, le=1_000)
+    n_step: int = Field(3, ge=1, le=1_000)
     fractions: int = Field(32, ge=2, le=1_000)
     entropy: NonNegative = 0.001  # weight of keeping fractions apart
     cosines: int = Field(64, ge=1, le=10_000)  # that a fraction is shown as
@@ -42,11 +42,11 @@ class FQFConfig(AlgoConfig):
     double: bool = True  # the online model chooses the next action, the target values it
     dueling: bool = False
     max_norm: Positive = 10.0
-    target_every: Count = Field(500, ge=1)  # updates between two copies onto the target
-    epsilon: Share = linear(1.0, 0.05, until=0.5)  # share of random actions, over the budget
-    net: nn.MLPConfig = nn.MLPConfig(hidden=(120, 84))
-    replay: BufferConfig = buffers.ReplayConfig()
-    limiter: LimiterConfig = buffers.RatioConfig(opt_interval=10, warmup=1_000)
+    target_every: Count = Field(200, ge=1)  # updates between two copies onto the target
+    epsilon: Share = linear(1.0, 0.05, until=0.2)  # share of random actions, over the budget
+    net: nn.MLPConfig = nn.MLPConfig(hidden=(128, 128))
+    replay: BufferConfig = buffers.ReplayConfig(capacity=100_000)
+    limiter: LimiterConfig = buffers.RatioConfig(opt_interval=4, warmup=1_000)
     processor: ProcessorConfig = buffers.RowsConfig()
 
     def build(self, spec: EnvSpec) -> FQF:
@@ -95,13 +95,13 @@ class FQF(Algorithm[Sample[Transition], Sample[Transition]]):
         self.cfg, self.sync_every = cfg, cfg.target_every
         self.model = FQFModel(cfg, spec)
         self.target = nn.Lagged(self.model)
-        self.optim = nn.optimiser(cfg.optim, self.model.net, lr=cfg.lr, max_norm=cfg.max_norm)
+        self.optim = nn.optimiser(cfg.optim, self.model.net, lr=cfg.lr(0.0), max_norm=cfg.max_norm)
         self.fraction_optim = nn.optimiser(cfg.optim, self.model.proposal, lr=cfg.lr_fractions, max_norm=cfg.max_norm)
 
     # ------------------------------------------------------------ acting
 
     def knobs(self, at: Progress) -> Mapping[str, float]:
-        return {"epsilon": self.cfg.epsilon(at.fraction)}
+        return {"epsilon": self.cfg.epsilon(at.fraction), "lr": self.cfg.lr(at.fraction)}
 
     def draws(self) -> Draws:
         return Draws(explore=ops.Greedy.draws)  # a coin and a random legal action per slot
@@ -129,7 +129,7 @@ class FQF(Algorithm[Sample[Transition], Sample[Transition]]):
         loss = ops.weighted_mean(error, mini.weight)
         misplaced = ops.weighted_mean(ops.fraction_loss(tau, inner, quantiles), mini.weight)
         entropy = ops.weighted_mean(ops.Categorical(logits).entropy(), mini.weight)
-        norm = self.optim.step(loss)
+        norm = self.optim.step(loss, knobs["lr"])
         self.fraction_optim.step(misplaced - cfg.entropy * entropy)
         metrics = {
             "loss": loss,

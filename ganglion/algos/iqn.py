@@ -16,7 +16,8 @@ from torch import Tensor
 
 from ganglion import buffers, nn, ops
 from ganglion.config import (
-    AlgoConfig, BufferConfig, Config, Count, LimiterConfig, Positive, ProcessorConfig, Rate, Share, linear, register,
+    AlgoConfig, BufferConfig, Config, Count, LimiterConfig, Positive, ProcessorConfig, RateSchedule, Share, linear,
+    register,
 )  # fmt: skip
 from ganglion.core import (
     Acted, Algorithm, Draw, Draws, EnvSpec, Knobs, Noise, Obs, Past, Prediction, Progress, Recipe, Sample, Stateful,
@@ -48,10 +49,10 @@ class IQNConfig(AlgoConfig):
     """Implicit quantile networks."""
 
     actions = "discrete"
-    lr: Rate = 2.5e-4
+    lr: RateSchedule = linear(1e-3, 0.0)
     optim: nn.OptimConfig = nn.OptimConfig()
     gamma: float = Field(0.99, ge=0, le=1)
-    n_step: int = Field(1, ge=1, le=1_000)
+    n_step: int = Field(3, ge=1, le=1_000)
     percentiles: Percentiles = Percentiles()  # of the model, while learning
     target_percentiles: Percentiles = Percentiles()  # of the target
     act_percentiles: Percentiles = Percentiles(sample="const", count=32)  # that actions are chosen by
@@ -60,11 +61,11 @@ class IQNConfig(AlgoConfig):
     double: bool = True  # the online model chooses the next action, the target values it
     dueling: bool = False
     max_norm: Positive = 10.0
-    target_every: Count = Field(500, ge=1)  # updates between two copies onto the target
-    epsilon: Share = linear(1.0, 0.05, until=0.5)  # share of random actions, over the budget
-    net: nn.MLPConfig = nn.MLPConfig(hidden=(120, 84))
-    replay: BufferConfig = buffers.ReplayConfig()
-    limiter: LimiterConfig = buffers.RatioConfig(opt_interval=10, warmup=1_000)
+    target_every: Count = Field(200, ge=1)  # updates between two copies onto the target
+    epsilon: Share = linear(1.0, 0.05, until=0.2)  # share of random actions, over the budget
+    net: nn.MLPConfig = nn.MLPConfig(hidden=(128, 128))
+    replay: BufferConfig = buffers.ReplayConfig(capacity=100_000)
+    limiter: LimiterConfig = buffers.RatioConfig(opt_interval=4, warmup=1_000)
     processor: ProcessorConfig = buffers.RowsConfig()
 
     def build(self, spec: EnvSpec) -> IQN:
@@ -86,12 +87,12 @@ class IQN(Algorithm[Sample[Transition], Sample[Transition]]):
             cfg.net, spec, nn.discrete_actions(cfg, spec), cfg.dueling, cfg.replay.warms, cfg.cosines
         )
         self.target = nn.Lagged(self.model)
-        self.optim = nn.optimiser(cfg.optim, self.model, lr=cfg.lr, max_norm=cfg.max_norm)
+        self.optim = nn.optimiser(cfg.optim, self.model, lr=cfg.lr(0.0), max_norm=cfg.max_norm)
 
     # ------------------------------------------------------------ acting
 
     def knobs(self, at: Progress) -> Mapping[str, float]:
-        return {"epsilon": self.cfg.epsilon(at.fraction)}
+        return {"epsilon": self.cfg.epsilon(at.fraction), "lr": self.cfg.lr(at.fraction)}
 
     def shares(self) -> list[int]:
         """How many random numbers a row needs for the model, the target and the choice of an action."""
@@ -138,7 +139,7 @@ class IQN(Algorithm[Sample[Transition], Sample[Transition]]):
         quantiles = ops.pick_atoms(said, t.action)  # [T, B, n]
         error = ops.quantile_huber(quantiles, tau, goal, cfg.kappa)
         loss = ops.weighted_mean(error, mini.weight)
-        norm = self.optim.step(loss)
+        norm = self.optim.step(loss, knobs["lr"])
         metrics = {
             "loss": loss.detach(),
             "q": ops.weighted_mean(quantiles.detach().mean(-1), mini.weight),

@@ -40,7 +40,7 @@ class PQNConfig(AlgoConfig):
     minibatches: Count = Field(4, ge=1)
     dueling: bool = False
     max_norm: Positive = 10.0
-    max_lag: Count = Field(4, ge=0)  # rollouts behind which one from elsewhere is dropped
+    max_lag: Count = Field(4, ge=0)  # rollouts behind which one of a remote explorer is dropped
     epsilon: Share = linear(1.0, 0.05, until=0.5)  # share of random actions, over the budget
     net: nn.MLPConfig = nn.MLPConfig(hidden=(128, 128), norm="layer")
     processor: ProcessorConfig = buffers.RowsConfig()

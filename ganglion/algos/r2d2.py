@@ -14,7 +14,8 @@ from pydantic import Field
 
 from ganglion import buffers, nn, ops
 from ganglion.config import (
-    AlgoConfig, Count, LimiterConfig, NonNegative, Positive, ProcessorConfig, Rate, Share, linear, register,
+    AlgoConfig, Count, LimiterConfig, NonNegative, Positive, ProcessorConfig, RateSchedule, Share, linear,
+    register,
 )  # fmt: skip
 from ganglion.core import (
     Acted, Algorithm, Draws, EnvSpec, Knobs, Noise, Obs, Past, Prediction, Progress, Recipe, Sample, Stateful,
@@ -28,7 +29,7 @@ class R2D2Config(AlgoConfig):
     """Recurrent replay."""
 
     actions = "discrete"
-    lr: Rate = 5e-4
+    lr: RateSchedule = linear(1e-3, 0.0)
     optim: nn.OptimConfig = nn.OptimConfig()
     gamma: float = Field(0.99, ge=0, le=1)
     n_step: int = Field(3, ge=1, le=1_000)
@@ -36,12 +37,14 @@ class R2D2Config(AlgoConfig):
     rescale: NonNegative = 1e-3  # the linear part of the scale that values are learned on
     eta: float = Field(0.9, ge=0, le=1)  # of the largest error in a sequence's priority; the rest is of the mean
     max_norm: Positive = 10.0
-    target_every: Count = Field(500, ge=1)  # updates between two copies onto the target
-    epsilon: Share = linear(1.0, 0.05, until=0.5)  # share of random actions, over the budget
+    target_every: Count = Field(200, ge=1)  # updates between two copies onto the target
+    epsilon: Share = linear(1.0, 0.05, until=0.2)  # share of random actions, over the budget
     ladder: NonNegative = 0.0  # slot i of N explores with epsilon^(1 + ladder i / (N - 1)) (in the paper 7)
     net: nn.MLPConfig = nn.MLPConfig(hidden=(64,), memory="lstm", memory_size=64)
-    replay: buffers.ReplayConfig = buffers.PrioritisedConfig(alpha=0.9, batch=32, sequence=24, burn_in=8)
-    limiter: LimiterConfig = buffers.RatioConfig(opt_interval=10, warmup=1_000)
+    replay: buffers.ReplayConfig = buffers.PrioritisedConfig(
+        capacity=100_000, alpha=0.9, batch=32, sequence=24, burn_in=8
+    )
+    limiter: LimiterConfig = buffers.RatioConfig(opt_interval=4, warmup=1_000)
     processor: ProcessorConfig = buffers.RowsConfig()
 
     def build(self, spec: EnvSpec) -> R2D2:
@@ -63,12 +66,12 @@ class R2D2(Algorithm[Sample[Transition], Sample[Transition]]):
         self.cfg, self.sync_every = cfg, cfg.target_every
         self.model = nn.QNet(cfg.net, spec, nn.discrete_actions(cfg, spec), cfg.dueling, cfg.replay.warms)
         self.target = nn.Lagged(self.model)
-        self.optim = nn.optimiser(cfg.optim, self.model, lr=cfg.lr, max_norm=cfg.max_norm, eps=1e-3)
+        self.optim = nn.optimiser(cfg.optim, self.model, lr=cfg.lr(0.0), max_norm=cfg.max_norm, eps=1e-3)
 
     # ------------------------------------------------------------ acting
 
     def knobs(self, at: Progress) -> Mapping[str, float]:
-        return {"epsilon": self.cfg.epsilon(at.fraction)}
+        return {"epsilon": self.cfg.epsilon(at.fraction), "lr": self.cfg.lr(at.fraction)}
 
     def draws(self) -> Draws:
         return Draws(explore=ops.Greedy.draws)  # a coin and a random legal action per slot
@@ -95,7 +98,7 @@ class R2D2(Algorithm[Sample[Transition], Sample[Transition]]):
         q = ops.pick(self.model.value(t.obs, t.past)[0], t.action)  # rows of the burn-in have no gradient and no weight
         error = q - goal
         loss = ops.weighted_mean(0.5 * error.square(), weight)
-        norm = self.optim.step(loss)
+        norm = self.optim.step(loss, knobs["lr"])
         value = ops.weighted_mean(ops.unrescale(q.detach(), eps), weight)
         metrics = {"loss": loss.detach(), "q": value, "grad_norm": norm}
         return Update(metrics, ops.sequence_priority(error.detach(), weight, self.cfg.eta))

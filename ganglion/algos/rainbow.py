@@ -14,7 +14,8 @@ from torch import Tensor
 
 from ganglion import buffers, nn, ops
 from ganglion.config import (
-    AlgoConfig, BufferConfig, Count, LimiterConfig, Positive, ProcessorConfig, Rate, Real, Share, constant, register,
+    AlgoConfig, BufferConfig, Count, LimiterConfig, Positive, ProcessorConfig, RateSchedule, Real, Share, constant,
+    linear, register,
 )  # fmt: skip
 from ganglion.core import (
     Acted, Algorithm, Draw, Draws, EnvSpec, Knobs, Noise, Obs, Past, Prediction, Progress, Recipe, Sample, Stateful,
@@ -28,7 +29,7 @@ class RainbowConfig(AlgoConfig):
     """Rainbow."""
 
     actions = "discrete"
-    lr: Rate = 2.5e-4
+    lr: RateSchedule = linear(1e-3, 0.0)
     optim: nn.OptimConfig = nn.OptimConfig()
     gamma: float = Field(0.99, ge=0, le=1)
     n_step: int = Field(3, ge=1, le=1_000)
@@ -38,11 +39,11 @@ class RainbowConfig(AlgoConfig):
     noisy: Positive = 0.5  # spread of noisy weights at the start
     dueling: bool = True
     max_norm: Positive = 10.0
-    target_every: Count = Field(500, ge=1)  # updates between two copies onto the target
+    target_every: Count = Field(200, ge=1)  # updates between two copies onto the target
     epsilon: Share = constant(0.0)  # share of random actions beside the noise
-    net: nn.MLPConfig = nn.MLPConfig(hidden=(120, 84))
-    replay: BufferConfig = buffers.PrioritisedConfig(alpha=0.5)
-    limiter: LimiterConfig = buffers.RatioConfig(opt_interval=10, warmup=1_000)
+    net: nn.MLPConfig = nn.MLPConfig(hidden=(128, 128))
+    replay: BufferConfig = buffers.PrioritisedConfig(alpha=0.5, capacity=100_000)
+    limiter: LimiterConfig = buffers.RatioConfig(opt_interval=4, warmup=1_000)
     processor: ProcessorConfig = buffers.RowsConfig()
 
     def build(self, spec: EnvSpec) -> Rainbow:
@@ -65,7 +66,7 @@ class Rainbow(Algorithm[Sample[Transition], Sample[Transition]]):
         actions = nn.discrete_actions(cfg, spec)
         self.model = nn.QNet(cfg.net, spec, actions, cfg.dueling, cfg.replay.warms, cfg.atoms, cfg.noisy)
         self.target = nn.Lagged(self.model)
-        self.optim = nn.optimiser(cfg.optim, self.model, lr=cfg.lr, max_norm=cfg.max_norm)
+        self.optim = nn.optimiser(cfg.optim, self.model, lr=cfg.lr(0.0), max_norm=cfg.max_norm)
 
     def support(self, like: Tensor) -> Tensor:
         return ops.atoms(self.cfg.low, self.cfg.high, self.cfg.atoms, like)
@@ -77,7 +78,7 @@ class Rainbow(Algorithm[Sample[Transition], Sample[Transition]]):
     # ------------------------------------------------------------ acting
 
     def knobs(self, at: Progress) -> Mapping[str, float]:
-        return {"epsilon": self.cfg.epsilon(at.fraction)}
+        return {"epsilon": self.cfg.epsilon(at.fraction), "lr": self.cfg.lr(at.fraction)}
 
     def draws(self) -> Draws:
         noisy = Draw(normal=self.model.draws), Draw(normal=3 * self.model.draws)  # a slot's own; an update's
@@ -105,7 +106,7 @@ class Rainbow(Algorithm[Sample[Transition], Sample[Transition]]):
         error = ops.categorical_td(logits, goal)
         surprise = error.detach() + torch.xlogy(goal, goal).sum(-1)  # KL: what is left of it once all is known is 0
         loss = ops.weighted_mean(error, mini.weight)
-        norm = self.optim.step(loss)
+        norm = self.optim.step(loss, knobs["lr"])
         metrics = {
             "loss": loss.detach(),
             "kl": ops.weighted_mean(surprise, mini.weight),

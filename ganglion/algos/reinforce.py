@@ -47,7 +47,7 @@ class ReinforceConfig(AlgoConfig):
     value_weight: NonNegative = 0.5
     log_std: float = Field(0.0, ge=-20, le=20)  # of continuous actions, at the start
     max_norm: Positive = 0.5
-    max_lag: Count = Field(4, ge=0)  # rollouts behind which one from elsewhere is dropped
+    max_lag: Count = Field(4, ge=0)  # rollouts behind which one of a remote explorer is dropped
     shared: bool = False  # actor and critic read one body; otherwise each has its own
     net: nn.MLPConfig = nn.MLPConfig(hidden=(64, 64), activation="tanh", init="orthogonal")
     processor: ProcessorConfig = buffers.RowsConfig()

@@ -42,7 +42,7 @@ class TRPOConfig(AlgoConfig):
     value_steps: int = Field(10, ge=1, le=1_000)  # of the critic per rollout
     normalise_advantage: bool = True
     log_std: float = Field(0.0, ge=-20, le=20)  # of continuous actions, at the start
-    max_lag: Count = Field(4, ge=0)  # rollouts behind which one from elsewhere is dropped
+    max_lag: Count = Field(4, ge=0)  # rollouts behind which one of a remote explorer is dropped
     net: nn.MLPConfig = nn.MLPConfig(hidden=(64, 64), activation="tanh", init="orthogonal")
     processor: ProcessorConfig = buffers.RowsConfig()
 

@@ -14,13 +14,11 @@ from pydantic import model_validator
 from torch import Tensor
 
 from ganglion import nn, ops
+from ganglion.bonuses.around import Around
 from ganglion.config import BonusConfig, NonNegative, Rate
 from ganglion.core import (
-    Acted,
     Action,
     Algorithm,
-    Carried,
-    Draws,
     EnvSpec,
     Knobs,
     Model,
@@ -28,8 +26,6 @@ from ganglion.core import (
     Obs,
     Past,
     Phase,
-    Prediction,
-    Progress,
     Rollout,
     Row,
     Sample,
@@ -147,47 +143,13 @@ class Surprised(NamedTuple):
         return where
 
 
-class Curious(Algorithm[Any, Surprised]):
+class Curious(Around[Surprised]):
     """Another algorithm, whose items bring a bonus."""
 
     def __init__(self, cfg: CuriousConfig, inner: Algorithm[Any, Any], bonus: Bonus) -> None:
-        self.cfg, self.inner, self.bonus, self.model = cfg, inner, bonus, inner.model
-        self.sync_every, self.late_every, self.passes = inner.sync_every, inner.late_every, inner.passes
+        super().__init__(inner)
+        self.cfg, self.bonus = cfg, bonus
         self.optim = nn.Adam(bonus, lr=cfg.lr)
-
-    # ------------------------------------------------------------ acting: the algorithm's own
-
-    @property
-    def share(self) -> tuple[int, int]:
-        return self.inner.share
-
-    @share.setter
-    def share(self, share: tuple[int, int]) -> None:
-        self.inner.share = share
-
-    def predict(self, obs: Obs, past: Past, noise: Noise) -> Prediction:
-        return self.inner.predict(obs, past, noise)
-
-    def explore(self, prediction: Prediction, knobs: Knobs, noise: Noise) -> Acted:
-        return self.inner.explore(prediction, knobs, noise)
-
-    def exploit(self, prediction: Prediction) -> Acted:
-        return self.inner.exploit(prediction)
-
-    def neutral(self, rows: Tensor) -> Noise:
-        return self.inner.neutral(rows)
-
-    def knobs(self, at: Progress) -> Mapping[str, float]:
-        return self.inner.knobs(at)
-
-    def carry(self, slots: int) -> Carried:
-        return self.inner.carry(slots)
-
-    def draws(self) -> Draws:
-        return self.inner.draws()
-
-    def acting(self) -> Mapping[str, Stateful]:
-        return self.inner.acting()
 
     # ------------------------------------------------------------ learning
 
@@ -205,12 +167,6 @@ class Curious(Algorithm[Any, Surprised]):
 
     def richer(self, data: Any, seen: Seen) -> Any:
         return data._replace(reward=data.reward + self.cfg.scale * self.bonus.reward(seen))
-
-    def plan(self, rows: int, noise: Noise) -> Tensor:
-        return self.inner.plan(rows, noise)
-
-    def enough(self, update: Update) -> Tensor | None:
-        return self.inner.enough(update)
 
     def learn(self, m: Surprised, knobs: Knobs, noise: Noise) -> Update:
         update = self.inner.learn(m.mini, knobs, noise)
@@ -232,9 +188,6 @@ class Curious(Algorithm[Any, Surprised]):
     def observe(self, rows: Row) -> None:
         self.inner.observe(rows)
         self.bonus.observe(rows.obs, rows.valid)
-
-    def sync_target(self) -> None:
-        self.inner.sync_target()
 
     def parts(self) -> Mapping[str, Stateful]:
         return {**self.inner.parts(), "bonus": self.bonus, "bonus_optim": self.optim}

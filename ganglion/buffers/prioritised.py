@@ -100,7 +100,7 @@ class Prioritised(Replay):
 
     def take(self, uniform: Tensor, at: Progress) -> Sample[Any]:
         """Draws one sequence from each equal share of the mass; weights correct for being drawn too often."""
-        index, mass = self.tree.find(self.here(uniform), spread=True)
+        index, mass = self.tree.find(self.here(uniform, at), spread=True)
         if several():  # each draws by the shares of its own mass, and all scale weights by the largest of any
             mass /= self.tree.total
             mass /= least(mass.min())

@@ -13,7 +13,7 @@ from torch import Tensor
 from ganglion.buffers import row_kernels
 from ganglion.buffers.frames import BACK, Whole, keeper
 from ganglion.buffers.storage import Fetched, SampledRing, part, zeros
-from ganglion.config import BufferConfig, Count, Fold, register
+from ganglion.config import BufferConfig, Count, Fold, RelabelConfig, register
 from ganglion.core import EnvSpec, Memory, Obs, Past, Progress, Rollout, Row, Sample, State, Transition, join, under
 from ganglion.errors import UserError
 from ganglion.ops.returns import windows
@@ -31,6 +31,7 @@ class ReplayConfig(BufferConfig):
     burn_in: Count = Field(0, ge=0)  # first rows of a sequence that only warm the memory up
     max_use: Count | None = Field(None, ge=1)  # how often a row may be learned from
     max_staleness: Count | None = Field(None, ge=1)  # updates after which a row is not learned from any more
+    relabel: RelabelConfig | None = None  # what is changed in transitions when they are sampled
 
     @property
     def warms(self) -> int:
@@ -40,6 +41,8 @@ class ReplayConfig(BufferConfig):
         length = self.sequence or fold.length or (16 if fold.recurrent else 1)
         if self.burn_in >= length:
             raise UserError(f"algo.replay.burn_in: {self.burn_in} should be less than the {length} rows of a sequence.")
+        if self.relabel is not None and fold.rollouts:
+            raise UserError("algo.replay.relabel: changes transitions, and this algorithm learns from rollouts.")
         return fold._replace(length=length)
 
     def build(self, spec: EnvSpec, device: torch.device, fold: Fold) -> Replay:
@@ -62,7 +65,8 @@ class Replay:
         self.most = self.ring.length - needs  # rows stored at once: all that complete a sequence are still there
         self.size = self.ring.length * self.slots
         self.usage = Usage(self.ring.length, self.slots, device)
-        self.gathered = Gathering(self.ring, self.seen, fold)
+        self.relabel = None if cfg.relabel is None else cfg.relabel.build(spec, self.ring, self.history)
+        self.gathered = Gathering(self.ring, self.seen, fold, self.relabel)
 
     # ------------------------------------------------------------ in
 
@@ -73,6 +77,8 @@ class Replay:
                 self.push(part(rows, first, first + self.most), ahead, at)
             return
         self.usage.stored(ring.pushed % ring.length, count, at)
+        if self.relabel is not None:
+            self.relabel.stored(rows.start, rows.valid, ring.pushed)
         self.seen.store(rows, ring)
 
     def room(self) -> int:
@@ -100,16 +106,19 @@ class Replay:
 
     @property
     def wants(self) -> int:
-        return self.cfg.batch
+        return self.cfg.batch * (1 if self.relabel is None else 3)
 
     def take(self, uniform: Tensor, at: Progress) -> Sample[Any]:
         """Draws `batch` sequences among those whose earlier frames and later rows are all there."""
         count = (self.ring.filled - self.fold.reach - self.lost) * self.slots
         first = (self.ring.pushed - self.ring.filled + self.lost) * self.slots
-        return self.gather(self.ring.draw(self.here(uniform), count, first), None, at)
+        return self.gather(self.ring.draw(self.here(uniform, at), count, first), None, at)
 
-    def here(self, uniform: Tensor) -> Tensor:
-        """Random numbers as a draw needs them."""
+    def here(self, uniform: Tensor, at: Progress) -> Tensor:
+        """Random numbers as a draw needs them; those that are left are of the goals."""
+        if self.relabel is not None:
+            self.relabel.drawn(uniform[self.cfg.batch :].to(self.device), at)
+            uniform = uniform[: self.cfg.batch]
         return uniform.to(self.device, torch.float64).contiguous()
 
     def gather(self, index: Tensor, weight: Tensor | None, at: Progress) -> Sample[Any]:
@@ -156,13 +165,15 @@ class Replay:
     def restore(self, state: State) -> None:
         self.usage.restore(under(state, "own"))
         self.ring.restore(under(state, "ring"))
+        if self.relabel is not None and self.ring.rows is not None:
+            self.relabel.rebuilt(self.ring.held)
 
 
 class Gathering:
     """Puts together what is sampled, transitions or rollouts; it lies in memory that the next sample takes over."""
 
-    def __init__(self, ring: SampledRing, seen: Whole, fold: Fold) -> None:
-        self.ring, self.seen, self.fold = ring, seen, fold
+    def __init__(self, ring: SampledRing, seen: Whole, fold: Fold, relabel: Any = None) -> None:
+        self.ring, self.seen, self.fold, self.relabel = ring, seen, fold, relabel
         self.own = torch.arange(fold.length, device=ring.device)[:, None]
         self.rows = fold.length, fold.length + fold.n  # learned from, and gathered for them
         self.sums = not fold.rollouts and (fold.n > 1 or fold.recurrent)
@@ -175,11 +186,13 @@ class Gathering:
         if self.views is None or self.views[0] is not got:
             self.views = got, self.rollout(got) if self.fold.rollouts else self.transition(got)
         data: Any = self.views[1]
+        if self.relabel is not None:
+            self.relabel.rewards(index, got)
         if self.sums:
             data = self.summed(index, got, data)
         elif self.ring.large:
             data = self.whole(index, got, data) if self.fold.rollouts else self.steps(index, got, data)
-        return data, got.derived.live
+        return data if self.relabel is None else self.relabel.goals(data), got.derived.live
 
     def transition(self, got: Fetched) -> Transition:
         """Transitions of one step, with observations that are small."""

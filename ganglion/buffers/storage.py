@@ -105,7 +105,7 @@ class SampledRing(RowRing):
 
     def __init__(self, length: int, device: torch.device, gamma: float, pack: bool = True, block: int = 256) -> None:
         super().__init__(length, device, block)
-        self.gamma, self.pack = gamma, pack
+        self.gamma, self.pack, self.zeros = gamma, pack, zeros
         self.code = row_kernels.code() if device.type == "cpu" else None
         self.records = torch.empty(0)  # [length, B, bytes]
         self.quick: Quick | None = None
@@ -147,13 +147,13 @@ class SampledRing(RowRing):
         return rows._replace(obs=rows.obs if self.pack else None, memory=())
 
     def allocate(self, rows: Row) -> Row:
-        return self.lay(rows, lambda x: lying_by_slot((self.length, *x.shape[1:]), x.dtype, self.device))
+        return self.lay(rows, lambda x: self.lying_by_slot((self.length, *x.shape[1:]), x.dtype))
 
     def lay(self, rows: Row, array: Callable[[Tensor], Tensor]) -> Row:
         """Room for rows like these [T, B, ...]: new records, and `array` of each leaf that is not in them."""
         self.pack = self.pack and sum(x[0, 0].nbytes for x in ops.leaves(rows.obs)) <= NARROW
         self.layout = Layout.of((self.beside(rows), Derived(rows.reward, rows.reward, rows.terminated)))
-        self.records = zeros((self.length, rows.reward.shape[1], self.layout.width), torch.uint8, self.device)
+        self.records = self.zeros((self.length, rows.reward.shape[1], self.layout.width), torch.uint8, self.device)
         self.gathers, self.views = {}, {}
         views, self.derived = self.layout.views(self.records)
         made: Row = views._replace(memory=ops.map_tree(array, rows.memory))
@@ -162,9 +162,18 @@ class SampledRing(RowRing):
     def restore(self, state: State) -> None:
         """Large arrays are taken as they are where they lie by slot, all others copied."""
         if (rows := self.saved(state)) is not None:
-            self.hold(self.lay(rows, laid_by_slot))
+            self.hold(self.lay(rows, self.laid_by_slot))
             ops.map_tree(lambda kept, x: kept if kept is x else kept.copy_(x), self.rows, rows)
             derive(self.held, self.derived, self.gamma)
+
+    def lying_by_slot(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """Room for rows [length, B, ...] where those of one slot lie side by side."""
+        length, slots, *rest = shape
+        return self.zeros((slots, length, *rest), dtype, self.device).transpose(0, 1)
+
+    def laid_by_slot(self, x: Tensor) -> Tensor:
+        """Rows [length, B, ...] as they are if those of one slot lie side by side, else room for them."""
+        return x if x.transpose(0, 1).is_contiguous() else self.lying_by_slot(x.shape, x.dtype)
 
     # ------------------------------------------------------------ out
 
@@ -236,17 +245,6 @@ def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> T
         raise UserError(
             f"algo.replay.capacity or algo.horizon: no room for {shape[0]:,} rows ({size / 1e9:,.1f} GB) on {device}."
         ) from error
-
-
-def lying_by_slot(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Room for rows [length, B, ...] where those of one slot lie side by side."""
-    length, slots, *rest = shape
-    return zeros((slots, length, *rest), dtype, device).transpose(0, 1)
-
-
-def laid_by_slot(x: Tensor) -> Tensor:
-    """Rows [length, B, ...] as they are if those of one slot lie side by side, else room for them."""
-    return x if x.transpose(0, 1).is_contiguous() else lying_by_slot(x.shape, x.dtype, x.device)
 
 
 def part(rows: Any, first: int, last: int) -> Any:

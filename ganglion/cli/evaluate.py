@@ -1,11 +1,13 @@
 """Scores a saved agent: deterministic, on seeds of its own.
 
 ganglion eval runs/cartpole-dqn-20260101-120000 --episodes 100 --json
+ganglion eval runs/cartpole-dqn-20260101-120000 --data data/cartpole      without an environment: by rows of others
 """
 
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 from ganglion.cli.arguments import existing, import_argument, load_torch, run_argument
 from ganglion.cli.text import say, table
@@ -17,6 +19,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--episodes", type=int, default=100, metavar="N", help="how many (100)")
     parser.add_argument("--seed", type=int, default=1_000_000, metavar="N", help="of the first episode (1000000)")
     which_arguments(parser)
+    parser.add_argument("--data", metavar="DATA", help="estimate its discounted value from a dataset instead")
+    parser.add_argument("--gamma", type=float, default=0.99, metavar="G", help="with --data: the discount (0.99)")
+    parser.add_argument("--stochastic", action="store_true", help="with --data: its actions are drawn, as in training")
+    parser.add_argument("--updates", type=int, default=10_000, metavar="N", help="with --data: of the fit (10000)")
+    parser.add_argument("--against", metavar="PLAYER", help="of a league: games of --player against this one")
+    parser.add_argument("--player", metavar="PLAYER", help="of a league: who is scored (its first player)")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of text")
     import_argument(parser)
 
@@ -35,19 +43,48 @@ def run(args: argparse.Namespace) -> int:
         raise UserError(f"--seed should be between 0 and {2**31 - 1}, got {args.seed}.")
     load_torch()
     from ganglion.config.files import import_module
-    from ganglion.runtime.run import evaluate
+    from ganglion.runtime.run import evaluate, load_config
 
     for module in args.imports:
         import_module(module)
-    result = evaluate(folder, args.episodes, args.seed, args.which)
+    if args.against or args.player or load_config(folder).league is not None:
+        from ganglion.league.saved import score_games
+
+        result = score_games(folder, args.player, args.against, args.episodes, args.seed)
+    else:
+        result = evaluate(folder, args.episodes, args.seed, args.which) if args.data is None else from_data(args)
     if args.json:
         import json
 
         say(json.dumps(dict(result)))
         return 0
-    names = {"interval": "95 % interval"}
+    names = {"interval": "95 % interval", "fqe": "fitted Q", "wis": "weighted sampling", "effective": "its episodes"}
     say(*table([(names.get(name, name), shown(value)) for name, value in result.items() if name != "returns"]))
     return 0
+
+
+def from_data(args: argparse.Namespace) -> dict[str, Any]:
+    """The same from rows that others collected."""
+    if not 0 <= args.gamma < 1:
+        raise UserError(f"--gamma should be between 0 and 1, and below it, got {args.gamma}.")
+    if not 1 <= args.updates <= 100_000_000:
+        raise UserError(f"--updates should be between 1 and 100000000, got {args.updates}.")
+    from ganglion.data.evaluation import Settings
+    from ganglion.data.evaluation import from_data as estimate
+
+    s = Settings(gamma=args.gamma, stochastic=args.stochastic, updates=args.updates, seed=args.seed % 2**31)
+    found = estimate(args.folder, args.data, args.which, s)
+    return found if args.json else {name: interval(x) if type(x) is tuple else x for name, x in told(found).items()}
+
+
+def told(found: dict[str, Any]) -> dict[str, Any]:
+    """Estimates as plain tuples of three."""
+    return {name: tuple(x) if name in ("behaviour", "fqe", "wis") else x for name, x in found.items()}
+
+
+def interval(estimate: tuple[float, float, float]) -> str:
+    value, low, high = estimate
+    return f"{value:.2f}, 90 % interval {low:.2f} to {high:.2f}"
 
 
 def shown(value: object) -> str:

@@ -13,6 +13,7 @@ from ganglion.cli import (
     evaluate,
     explore,
     launch,
+    league,
     listing,
     play,
     record,
@@ -31,6 +32,7 @@ COMMANDS = {
     "explore": explore,
     "eval": evaluate,
     "play": play,
+    "league": league,
     "record": record,
     "data": data,
     "replay": replay,
@@ -53,6 +55,7 @@ examples:
   ganglion explore /shared/fleet                    for a run with --mode files fleet.path=/shared/fleet
   ganglion eval runs/cartpole-dqn-20260101-120000 --episodes 100 --json
   ganglion play runs/cartpole-dqn-20260101-120000 --out cartpole.gif
+  ganglion league runs/rock_paper_scissors-league-20260101-120000       who is in it, payoff, ratings
   ganglion record runs/cartpole-dqn-20260101-120000 --out data/cartpole       its episodes as a dataset
   ganglion data data/cartpole                       what is in a dataset
   ganglion replay runs/cartpole-dqn-20260101-120000 3-17    an episode whose environment failed, again

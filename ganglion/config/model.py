@@ -150,6 +150,7 @@ class AlgoConfig(Part, family="algo"):
     """Every knob of an algorithm, and what to plug around it."""
 
     actions: ClassVar[Literal["any", "discrete", "bounded"]] = "any"  # in which action spaces it can act
+    imitates: ClassVar[bool] = False  # whether it learns from demonstrations beside an environment
     lacks: ClassVar[Mapping[str, str]] = {}  # settings that others have and it has not, and why
     bonus: BonusConfig | None = None  # a second reward, for what is new
 
@@ -267,6 +268,13 @@ class Folded:
 
     def build(self, spec: EnvSpec, device: torch.device) -> Buffer:
         return self.cfg.build(spec, device, self.fold)
+
+
+class RelabelConfig(Part, family="relabel"):
+    """What is changed in transitions when a replay is sampled."""
+
+    def build(self, spec: EnvSpec, ring: Any, history: int) -> Any:
+        raise NotImplementedError(f"{type(self).__name__} has no build")
 
 
 class BufferConfig(Part, family="buffer"):

@@ -10,7 +10,7 @@ from pydantic import Field, field_validator, model_validator
 
 from ganglion import registry
 from ganglion.config.model import AlgoConfig, Config, EnvConfig, MatchmakerConfig, WriterConfig
-from ganglion.config.values import Count, Every, Real, every
+from ganglion.config.values import Count, Every, Positive, Real, every
 from ganglion.errors import check_place, nearest
 
 
@@ -88,7 +88,7 @@ class RunSection(Config):
     @field_validator("mode")
     @classmethod
     def _registered(cls, mode: str) -> str:
-        known = [name for name in registry.names("mode") if name != "learners"]  # that one follows from fleet.learners
+        known = [name for name in registry.names("mode") if name not in ("learners", "with_data")]  # which follow
         if mode not in known:
             raise ValueError(f"should be one of {', '.join(known)}.{nearest(mode, known)}")
         return mode
@@ -140,6 +140,11 @@ class DataSection(Config):
     shorthand: ClassVar[str] = "path"
     path: tuple[str, ...] = ()  # folders or files; several are learned from as one
     damaged: Literal["refuse", "skip"] = "refuse"  # what to do where a block is damaged; skip: go on without it
+    weights: tuple[Positive, ...] = ()  # how often rows of each dataset are drawn; none: as often as there are
+    share: float = Field(default=0.5, gt=0, lt=1)  # beside an environment: of a batch that is the dataset's
+    pretrain: Count = Field(default=0, ge=0)  # beside an environment: updates before its first step
+    store: Literal["device", "memory", "disk"] = "device"  # where rows lie while they are learned from
+    workers: int | None = Field(default=None, ge=0, le=64)  # threads that gather ahead; None: 2, on the device 0
     record: str | None = Field(default=None, min_length=1, max_length=4096)  # a folder for all rows of this run
 
     @field_validator("path", mode="before")
@@ -228,10 +233,14 @@ class RunConfig(Config):
     def _data_and_mode_go_together(self) -> Self:
         if self.run.mode == "offline" and not self.data.path:
             raise ValueError("run.mode 'offline' needs data.path: the folder or file of a dataset")
-        if self.data.path and self.run.mode != "offline":
-            raise ValueError(f"data.path: needs run.mode offline, not {self.run.mode!r}")
+        if self.data.path and (self.run.mode not in ("offline", "local") or self.fleet.learners > 1):
+            raise ValueError(f"data.path: needs run.mode offline or local, not {self.run.mode!r}, and one learner")
+        if self.data.weights and len(self.data.weights) != len(self.data.path):
+            raise ValueError(f"data.weights: {len(self.data.weights)} for {len(self.data.path)} datasets of data.path")
         if self.run.mode == "offline" and self.data.record:
             raise ValueError("data.record: an offline run has no rows of its own")
+        if self.data.path and self.players:
+            raise ValueError("players: several do not learn from data.path")
         return self
 
     @model_validator(mode="after")

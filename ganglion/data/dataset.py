@@ -171,23 +171,39 @@ def checked(spec: EnvSpec, arrays: Mapping[str, Tensor], where: str) -> None:
         raise UserError(f"{where}: row {int(rows.nonzero()[0, 0])} has {what}.")
 
 
-def fitted(data: Dataset, spec: EnvSpec, setting: str = "data.path") -> Dataset:
+def fitted(data: Dataset, spec: EnvSpec) -> Dataset:
     """The dataset as rows of an environment, one slot of it; refused where it is another's."""
-    for part, own, theirs in (("observations", data.spec.obs, spec.obs), ("actions", data.spec.action, spec.action)):
+    check_spaces(data.spec, spec)
+    return data._replace(spec=replace(spec, slots=1, frame=None), rows=typed(data.rows, spec))
+
+
+def check_spaces(of_data: EnvSpec, spec: EnvSpec, setting: str = "data.path") -> None:
+    """Refuses the rows of another environment."""
+    for part, own, theirs in (("observations", of_data.obs, spec.obs), ("actions", of_data.action, spec.action)):
         mine, yours = forms(own, ""), forms(theirs, "")
         same = mine.keys() == yours.keys() and all(alike(mine[k][0], yours[k][0]) for k in mine)
         if not same:
             raise UserError(f"{setting}: its {part} are {own}, those of {spec.name or 'the environment'} are {theirs}.")
 
-    def typed(name: str, tree: Any, space: Space) -> Any:
+
+def typed(rows: Row, spec: EnvSpec) -> Row:
+    """Rows with numbers of an environment's types."""
+
+    def as_spaces(name: str, tree: Any, space: Space) -> Any:
         wanted = forms(space, name)
         named = ops.flatten_names({name: tree})
         return ops.nest({k: as_space(x, wanted[k][0]) for k, x in named.items()})[name]
 
-    rows = data.rows._replace(
-        obs=typed("obs", data.rows.obs, spec.obs), action=typed("action", data.rows.action, spec.action)
-    )
-    return data._replace(spec=replace(spec, slots=1, frame=None), rows=rows)
+    return rows._replace(obs=as_spaces("obs", rows.obs, spec.obs), action=as_spaces("action", rows.action, spec.action))
+
+
+def returns_to_go(rows: Row) -> Tensor:
+    """The rewards from each row to the end of its episode, [T, 1] float64; 0 in dead rows."""
+    reward = (rows.reward * rows.valid).double()
+    left = reward.flip(0).cumsum(0).flip(0)  # to the last row of all
+    number = rows.start[:, 0].cumsum(0)
+    after = torch.cat([left[rows.start[:, 0]], left.new_zeros(1, 1)])  # where each next episode begins
+    return (left - after[number]) * rows.valid
 
 
 def alike(one: Space, other: Space) -> bool:

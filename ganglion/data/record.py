@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ganglion import ops, registry
 from ganglion.config import RunConfig
-from ganglion.core import Action, Box, Env, Json, Noise, Obs, Past, Progress, Row, Space, Step
+from ganglion.core import Action, Box, Discrete, Env, Json, Noise, Obs, Past, Progress, Row, Space, Step
 from ganglion.data.dataset import Dataset, episode, joined
 from ganglion.errors import UserError
 from ganglion.runtime.agent import Agent
@@ -57,10 +57,27 @@ class Random:
     def __call__(self, step: Step) -> tuple[Action, Mapping[str, Tensor]]:
         action = self.anything(step.obs)
         if self.inner is None:
-            return action, {}
+            return action, {"logp": self.logp(step.obs, action)}
         coin = self.stream.uniform(self.slots) < self.share
-        chosen, _ = self.inner(step)
-        return ops.map_tree(lambda x, y: torch.where(along(coin, x), x, y.to(x)), action, chosen), {}
+        chosen, said = self.inner(step)
+        mixed = ops.map_tree(lambda x, y: torch.where(along(coin, x), x, y.to(x)), action, chosen)
+        return mixed, self.mixture(step.obs, mixed, chosen, said)
+
+    def mixture(self, obs: Obs, mixed: Action, chosen: Action, said: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Of a choice that is the other's or any: known where the other is sure of its own."""
+        if said or type(self.space) is not Discrete:
+            return {}
+        random = self.share * self.logp(obs, mixed).exp()
+        return {"logp": (random + (1 - self.share) * (mixed == chosen.to(mixed)).float()).log()}
+
+    def logp(self, obs: Obs, action: Action) -> Tensor:
+        """The log-probability of any action, [B]."""
+        match self.space:
+            case Box() if self.space.bounded:
+                low, high = ops.bounds(self.space, action)
+                return -(high - low).log().sum().expand(self.slots)
+        even = ops.dist(torch.zeros(self.slots, ops.dist_size(self.space)), self.space, ops.mask(obs))
+        return even.log_prob(action)
 
     def anything(self, obs: Obs) -> Action:
         match self.space:

@@ -268,11 +268,11 @@ class TorchConfig(ShapedConfig):
 class ToyConfig(EnvConfig):
     """A small world whose best values are known; see envs/toys.py. What a toy has no use for must keep its default."""
 
-    id: Literal["identity", "chain", "deepsea", "bandit", "memory", "masked", "truncation"]
-    size: int | None = Field(default=None, ge=2, le=1024)  # symbols, places, rows, arms, cues or actions
+    id: Literal["identity", "chain", "deepsea", "bandit", "memory", "masked", "truncation", "goal"]
+    size: int | None = Field(default=None, ge=2, le=1024)  # symbols, places, rows, arms, cues, actions or axes
     limit: Count | None = Field(default=None, ge=1)  # steps until truncation
     delay: int | None = Field(default=None, ge=0, le=10_000)  # blank steps of memory
-    continuous: bool | None = None  # identity, memory and truncation with a real action
+    continuous: bool | None = None  # identity, memory, truncation and goal with real actions
 
     def build(self, slots: int | None = None, device: str = "cpu", render: bool = False) -> Env:
         import inspect

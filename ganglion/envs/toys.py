@@ -272,6 +272,51 @@ class TruncationProbe(Toy):
         return world.to(torch.float32)
 
 
+class Goal(Toy):
+    """n bits, of which each action flips one, until they are as the goal says (Andrychowicz et al. 2017): -1 per step,
+    0 for the one that gets there, which is the end. Every goal is another; acting at random finds hardly any of them.
+
+    With `continuous` a point in n dimensions moves by at most 0.1 along each; 0 within 0.05 of the goal, and no end.
+    Both are truncated after `limit` steps. The best return is minus the steps before the last that is needed, on
+    average over goals.
+    """
+
+    def __init__(
+        self, slots: int, size: int = 12, limit: int = 0, continuous: bool = False, device: str = "cpu"
+    ) -> None:
+        self.n, self.limit, self.continuous = size, limit or (30 if continuous else size), continuous
+        self.size, self.starts = 2 * size, (size if continuous else 2 * size)
+        edge = Box((size,), low=(-1.0 if continuous else 0.0,), high=(1.0,))
+        self.obs_space = Composite(dict.fromkeys(("observation", "achieved_goal", "desired_goal"), edge))
+        self.action_space = Box((size,), low=(-1.0,), high=(1.0,)) if continuous else Discrete(size)
+        self.best_return = self.shortest() if continuous else 1.0 - size / 2 - 2.0 ** (1 - size)
+        super().__init__(slots, "goal", device)
+
+    def shortest(self) -> float:
+        """The best return among goals that are drawn here, to about 0.01."""
+        goals = torch.rand(100_000, self.n, generator=torch.Generator().manual_seed(0), device="cpu")
+        steps = torch.arange(1, 11)[:, None, None] * 0.1
+        return -float(((goals - steps).clamp(min=0.0).norm(dim=-1) > 0.05).sum(0).float().mean())
+
+    def first(self, dice: Tensor) -> Tensor:
+        if self.continuous:
+            return torch.cat((torch.zeros_like(dice), dice * 2.0 - 1.0), -1)
+        return _number(dice, 2)
+
+    def advance(self, world: Tensor, action: Tensor, dice: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        place, goal = world.chunk(2, -1)
+        if self.continuous:
+            place = (place + 0.1 * action.clamp(-1.0, 1.0)).clamp(-1.0, 1.0)
+        else:
+            place = (place - one_hot(action, self.n)).abs()
+        there = (place - goal).norm(dim=-1) <= 0.05
+        return torch.cat((place, goal), -1), there.to(world.dtype) - 1.0, there & (not self.continuous)
+
+    def observe(self, world: Tensor) -> Obs:
+        place, goal = world.to(torch.float32).chunk(2, -1)
+        return {"observation": place, "achieved_goal": place.clone(), "desired_goal": goal}
+
+
 TOYS: dict[str, type[Toy]] = {
     "identity": Identity,
     "chain": Chain,
@@ -280,4 +325,5 @@ TOYS: dict[str, type[Toy]] = {
     "memory": Memory,
     "masked": Masked,
     "truncation": TruncationProbe,
+    "goal": Goal,
 }

@@ -124,6 +124,9 @@ def build(cfg: RunConfig, engine: Engine | None = None) -> Trainer:
     mode = "learners" if cfg.fleet.learners > 1 else cfg.run.mode
     if cfg.league is not None:
         return cfg.league.build(cfg, engine)
+    if cfg.algo.imitates and not cfg.data.path:
+        raise UserError(f"algo.kind: {cfg.algo.kind} learns from demonstrations: data.path should name a dataset.")
+    mode = "with_data" if cfg.data.path and mode == "local" else mode
     trainer: Trainer = registry.lookup("mode", mode).build(cfg, engine)
     return trainer
 

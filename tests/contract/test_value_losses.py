@@ -386,3 +386,30 @@ def test_r2d2_burns_in_without_a_gradient() -> None:
     assert (t.obs.grad[:2] == 0).all() and (t.obs.grad[2:] != 0).any()
     bench.algo.model.burn_in = 0
     torch.testing.assert_close(q, bench.algo.model.value(t.obs, t.past)[0])
+
+
+def shown(t: Any) -> Any:
+    """Every third row demonstrated."""
+    demo = (torch.arange(t.reward.shape[1]) % 3 == 0).float()[None].clone()
+    return t._replace(extras={**t.extras, "demo": demo})
+
+
+def test_dqfd() -> None:
+    seen = Update("dqfd", margin=0.5, weight_margin=2.0, decay=0.0, bonus_shown=0.7, bonus_own=0.1)
+    seen.mini = seen.mini._replace(data=shown(seen.mini.data))
+    demo, legal = seen.mini.data.extras["demo"][0].tolist(), seen.t.obs["action_mask"][0].tolist()
+    q, chooser, later = seen.now(seen.algo.model), seen.later(seen.algo.model), seen.later(seen.algo.target.net)
+    errors = [
+        q[b, seen.action[b]] - seen.reward[b] - seen.discount[b] * later[b, seen.best(chooser, b)] for b in seen.rows
+    ]
+    margins = []
+    for b in seen.rows:
+        others = [q[b, a] + (0.0 if a == seen.action[b] else 0.5) for a in range(q.shape[1]) if legal[b][a]]
+        margins.append(demo[b] * (max(others) - q[b, seen.action[b]]))
+    live = [b for b in seen.rows if seen.weight[b] > 0]
+    mean = lambda x: sum(seen.weight[b] * x[b] for b in live) / len(live)  # noqa: E731
+    update = seen.algo.learn(seen.mini, seen.bench.agent.knobs(Progress()), seen.noise)
+    assert float(update.metrics["loss"]) == pytest.approx(mean([huber(x) for x in errors]), rel=1e-4)
+    assert float(update.metrics["margin"]) == pytest.approx(mean(margins), rel=1e-4)
+    rated = [(abs(errors[b]) + (0.7 if demo[b] else 0.1)) if b in live else 0.0 for b in seen.rows]
+    assert update.priority.tolist() == pytest.approx(rated, rel=1e-3, abs=1e-4)

@@ -101,14 +101,14 @@ def test_batched_over_runs(data: Path, tmp_path: Path) -> None:
 def test_rewards_are_shaped_by_the_algorithms_processor(data: Path) -> None:
     trainer: Any = build(config(data, "algo.processor={reward_scale: 0.5}"))
     next(trainer())
-    ring = trainer.learner.buffer.ring.held
+    ring = trainer.learner.buffer.replay.ring.held
     assert ring.reward.max() == 0.5
 
 
 def test_every_row_can_be_drawn(data: Path) -> None:
     trainer: Any = build(config(data))
     next(trainer())
-    kept, rows = trainer.learner.buffer, files.read(data).rows
+    kept, rows = trainer.learner.buffer.replay, files.read(data).rows
     assert kept.ring.pushed == len(rows.reward) <= kept.ring.length
     assert trainer.learner.buffer.metrics()["rows"] == len(rows.reward)
 
@@ -150,8 +150,8 @@ def test_another_dataset_does_not_go_on(data: Path, tmp_path: Path) -> None:
 def test_what_does_not_go_together(data: Path, real: Path) -> None:
     with pytest.raises(UserError, match=r"needs data\.path"):
         ganglion.load_config(None, [DQN, ENV, "run.mode=offline"])
-    with pytest.raises(UserError, match=r"needs run\.mode offline"):
-        ganglion.load_config(None, [DQN, ENV, f"data.path={data}"])
+    with pytest.raises(UserError, match=r"needs run\.mode offline or local"):
+        ganglion.load_config(None, [DQN, ENV, f"data.path={data}", "run.mode=threads"])
     with pytest.raises(UserError, match="ppo learns from what it has just done"):
         build(config(data, algo="algo=ppo"))
     with pytest.raises(UserError, match="its observations are"):

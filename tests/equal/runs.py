@@ -25,6 +25,11 @@ SORTS: dict[str, dict[str, Any]] = {
                  "replay": {"kind": "prioritised", "initial": "error", **REPLAY},
                  "limiter": {"warmup": 100, "opt_interval": 4}},
         "env": {"kind": "gym", "id": "MountainCar-v0", "slots": 3}},
+    "hindsight": {
+        "algo": {"kind": "dqn", "n_step": 2, "net": {"hidden": [16]}, "limiter": {"warmup": 100, "opt_interval": 4},
+                 "replay": {"kind": "prioritised", **REPLAY,
+                            "relabel": {"kind": "hindsight", "ends": True, "strategy": "episode"}}},
+        "env": {"kind": "toy", "id": "goal", "slots": 3, "size": 6}},
     "noisy": {
         "algo": {"kind": "dqn", "noisy": 0.5, "tau": 0.01, "munchausen": 0.9, "replay": REPLAY,
                  "net": {"hidden": [16]}, "limiter": {"warmup": 100, "opt_interval": 4}},
