@@ -103,6 +103,9 @@ class RandomWorld(Env):
         match self.now.obs, self.spec.action:
             case {"action_mask": mask}, Discrete():
                 hold(mask.gather(-1, action[:, None]).all(), "an action that the mask forbids was taken")
+            case {"action_mask": masks}, Composite():
+                legal = [mask.gather(-1, action[name][:, None]).all() for name, mask in masks.items()]
+                hold(all(legal), "an action that a mask forbids was taken")
 
     def episodes(self) -> list[Episode]:
         return []
@@ -125,5 +128,5 @@ def all_legal(obs: Any) -> Any:
     """The observation where every action is legal."""
     match obs:
         case Mapping() if "action_mask" in obs:
-            return {**obs, "action_mask": torch.ones_like(obs["action_mask"])}
+            return {**obs, "action_mask": ops.map_tree(torch.ones_like, obs["action_mask"])}
     return obs

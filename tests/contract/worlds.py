@@ -42,6 +42,8 @@ PARTS = Composite({"speed": Box((2,)), "gear": Discrete(3), "lamps": MultiBinary
 GRID = Composite({"cells": Box((10, 10, 4), torch.uint8, (0.0,), (1.0,)), "action_mask": MultiBinary(3)})
 SETS = Composite({"units": Box((5, 3)), "units_mask": MultiBinary(5), "speed": Box((2,))})
 HYBRID = Composite({"steer": ARM, "gear": THREE, "lamps": MultiBinary(2), "keys": MultiDiscrete((2, 3))})
+PARAMETRISED = Composite({"gear": THREE, "steer": ARM, "gas": Box((), low=(0.0,), high=(1.0,))})
+GEARS = Composite({"obs": Box((3,)), "action_mask": Composite({"gear": MultiBinary(3)})})
 SMALL_REPLAY = {"capacity": 600, "batch": 16}
 DQN = {"replay": SMALL_REPLAY, "limiter": {"warmup": 50, "opt_interval": 6}, "net": {"hidden": [16]}, "target_every": 3}
 PPO = {"horizon": 8, "epochs": 2, "minibatches": 2, "net": {"hidden": [16, 16]}}
@@ -242,6 +244,9 @@ CASES = [
     Case("cql", "cql", ARM, settings=over(SAC, looks=3)),
     Case("cql-all", "cql", ARM, MIXED, over(SAC, looks=2, n_step=3, max_norm=5.0, temperature=0.2,
          replay={"kind": "prioritised"}, net={"normalise": True})),
+    Case("edac", "edac", ARM, settings=over(SAC, critics=3, diversity=0.1)),
+    Case("edac-all", "edac", ARM, MIXED, over(SAC, critics=3, diversity=0.1, n_step=3, max_norm=5.0, temperature=0.2,
+         replay={"kind": "prioritised"}, net={"normalise": True})),
     Case("dqfd", "dqfd", TWO, settings=DQN),
     Case("dqfd-all", "dqfd", THREE, MASKED, over(DQN, dueling=True, n_step=3,
          replay={"kind": "prioritised", "sequence": 4}, net={"memory": "lstm", "memory_size": 8, "normalise": True})),
@@ -256,6 +261,10 @@ CASES = [
          replay={"kind": "prioritised"}, net={"normalise": True})}, "net": {"normalise": True},
          "reads_actions": False}),
     Case("discrete_sac", "discrete_sac", TWO, settings=SAC),
+    Case("hybrid_sac", "hybrid_sac", PARAMETRISED, settings=SAC),
+    Case("hybrid_sac-all", "hybrid_sac", PARAMETRISED, GEARS, over(SAC, n_step=3, max_norm=5.0,
+         replay={"kind": "prioritised", "sequence": 4, "burn_in": 1},
+         net={"normalise": True, "memory": "gru", "memory_size": 8})),
     Case("discrete_sac-all", "discrete_sac", THREE, MASKED, over(SAC, n_step=3, max_norm=5.0, temperature=0.2,
          replay={"kind": "prioritised", "sequence": 4, "burn_in": 1},
          net={"normalise": True, "memory": "gru", "memory_size": 8}, bonus=RND)),

@@ -141,6 +141,10 @@ SORTS: dict[str, dict[str, Any]] = {
         "algo": {"kind": "d4pg", "low": -50.0, "high": 0.0, "replay": REPLAY,
                  "net": {"hidden": [16]}, "limiter": {"warmup": 150, "opt_interval": 2}},
         "env": {"kind": "gym", "id": "Pendulum-v1", "slots": 2}},
+    "hybrid_sac": {
+        "algo": {"kind": "hybrid_sac", "replay": REPLAY, "net": {"hidden": [16]},
+                 "limiter": {"warmup": 150, "opt_interval": 2}},
+        "env": {"kind": "toy", "id": "hybrid", "slots": 2}},
     "discrete_sac": {
         "algo": {"kind": "discrete_sac", "replay": REPLAY, "net": {"hidden": [16]},
                  "limiter": {"warmup": 150, "opt_interval": 2}},
