@@ -9,6 +9,7 @@ from ganglion import __version__
 from ganglion.cli import (
     bench,
     check,
+    compare,
     data,
     evaluate,
     explore,
@@ -38,6 +39,7 @@ COMMANDS = {
     "replay": replay,
     "list": listing,
     "show": show,
+    "compare": compare,
     "check": check,
     "bench": bench,
 }
@@ -61,6 +63,8 @@ examples:
   ganglion replay runs/cartpole-dqn-20260101-120000 3-17    an episode whose environment failed, again
   ganglion list zoo                                 also: algos, envs, nets, writers, ...
   ganglion show cartpole/dqn                        every setting, resolved
+  ganglion show runs/cartpole-dqn-20260101-120000   how a run does, with its curve
+  ganglion compare runs/study                       groups of runs: scores, intervals, a verdict
   ganglion check MyEnv-v0 --import my_module        is this environment fit to train on?
   ganglion bench cartpole/ppo                       how fast, where the time goes, how far from the limit
 

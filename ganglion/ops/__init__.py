@@ -52,7 +52,7 @@ from ganglion.ops.trees import (
 __all__ = [
     "Adder", "Bernoulli", "BranchGreedy", "Categorical", "Dist", "Grads", "Greedy", "Moments", "MultiCategorical",
     "NStep", "Normal", "Product", "Sure", "TanhNormal", "Transitions", "Tree", "VTrace", "above", "acer_policy",
-    "acer_weights", "adapt_sigma", "add_draws", "alike", "anywhere", "at", "atoms", "best", "blocked", "bounds",
+    "acer_weights", "adapt_sigma", "add_draws",  "alike", "anywhere", "at", "atoms", "best", "blocked", "bounds",
     "branching_td",
     "categorical_td", "clip_momentum", "clip_momentum_norm", "clip_norm", "clip_value", "clipped_surrogate",
     "coloured", "concat", "counterfactual", "decisions", "detach", "discounted_sum", "dist", "dist_draws", "dist_size",

@@ -68,9 +68,12 @@ ROWS: dict[str, Settings] = {
     "impala": IMPALA,
     "iql": SAC,
     "iqn": DQN,
+    "mappo": PPO,
     "ppg": PPG,
     "ppo": PPO,
     "pqn": PPO,
+    "pqn_vdn": PPO,
+    "qmix": DQN,
     "qrdqn": DQN,
     "r2d2": over(DQN, replay={"sequence": 6, "burn_in": 2}, net={"memory_size": 8}),
     "rainbow": DQN,
@@ -83,6 +86,7 @@ ROWS: dict[str, Settings] = {
     "td3_bc": SAC,
     "tqc": SAC,
     "trpo": TRPO,
+    "vdn": DQN,
 }
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ganglion import registry
-from ganglion.core import Box, Composite, Discrete, EnvSpec, MultiBinary, MultiDiscrete, Rules, Space
+from ganglion.core import CENTRAL, Box, Composite, Discrete, EnvSpec, MultiBinary, MultiDiscrete, Rules, Space
 from ganglion.envs.board_games import rules_of
 from ganglion.fast import one_graph as one_graph
 from ganglion.runtime import check_algorithm
@@ -26,10 +26,19 @@ class Case:
     obs: Space = Box((4,))
     settings: dict[str, Any] = field(default_factory=dict)
     slots: int = 6
+    agents: tuple[str, ...] = ("agent",)
     rules: Rules | None = None
 
     def spec(self) -> EnvSpec:
-        return EnvSpec(self.obs, self.action, self.slots, self.name, rules=self.rules)
+        return EnvSpec(self.obs, self.action, self.slots, self.name, self.agents, rules=self.rules)
+
+
+@dataclass(frozen=True)
+class Team(Case):
+    """Of three agents, who die one by one."""
+
+    slots: int = 12
+    agents: tuple[str, ...] = ("a", "b", "c")
 
 
 TWO, THREE = Discrete(2), Discrete(3)
@@ -40,6 +49,8 @@ MIXED = Composite(
 )
 PARTS = Composite({"speed": Box((2,)), "gear": Discrete(3), "lamps": MultiBinary(2)})
 GRID = Composite({"cells": Box((10, 10, 4), torch.uint8, (0.0,), (1.0,)), "action_mask": MultiBinary(3)})
+CENTRAL_MASKED = Composite({**MASKED.items, CENTRAL: Box((5,))})
+CENTRAL_MIXED = Composite({"speed": Box((2,)), "gear": Discrete(3), CENTRAL: Composite({"map": Box((2, 3))})})
 SETS = Composite({"units": Box((5, 3)), "units_mask": MultiBinary(5), "speed": Box((2,))})
 HYBRID = Composite({"steer": ARM, "gear": THREE, "lamps": MultiBinary(2), "keys": MultiDiscrete((2, 3))})
 PARAMETRISED = Composite({"gear": THREE, "steer": ARM, "gas": Box((), low=(0.0,), high=(1.0,))})
@@ -244,6 +255,25 @@ CASES = [
     Case("cql", "cql", ARM, settings=over(SAC, looks=3)),
     Case("cql-all", "cql", ARM, MIXED, over(SAC, looks=2, n_step=3, max_norm=5.0, temperature=0.2,
          replay={"kind": "prioritised"}, net={"normalise": True})),
+    Case("vdn", "vdn", TWO, settings=DQN),
+    Team("vdn-all", "vdn", THREE, CENTRAL_MASKED, over(DQN, dueling=True, lam=0.8, optimism=0.5,
+         replay={"kind": "prioritised", "sequence": 4, "burn_in": 1},
+         net={"memory": "lstm", "memory_size": 8, "normalise": True})),
+    Team("vdn-tau", "vdn", TWO, settings=over(DQN, tau=0.05, double=False, reward="mean")),
+    Case("qmix", "qmix", TWO, settings=DQN),
+    Team("qmix-all", "qmix", THREE, CENTRAL_MASKED, over(DQN, lam=0.8, optimism=0.5, mixed=4,
+         mixer={"hidden": [8], "normalise": True}, replay={"kind": "prioritised", "sequence": 4},
+         net={"memory": "gru", "memory_size": 8, "normalise": True})),
+    Team("qmix-joint", "qmix", TWO, PARTS, over(DQN, tau=0.05, mixer={"hidden": []})),
+    Case("pqn_vdn", "pqn_vdn", TWO, settings=PPO),
+    Team("pqn_vdn-all", "pqn_vdn", THREE, CENTRAL_MASKED, over(PPO, lam=0.9,
+         net={"memory": "lstm", "memory_size": 8, "normalise": True, "norm": "layer"})),
+    Case("mappo", "mappo", TWO, settings=PPO),
+    Team("mappo-hybrid", "mappo", HYBRID, CENTRAL_MIXED, over(PPO, critic={"hidden": [8], "normalise": True},
+         clip_value=0.2)),
+    Team("mappo-joint", "mappo", ARM, settings=over(PPO, critic={"hidden": [8], "normalise": True}, max_kl=0.5)),
+    Team("mappo-all", "mappo", THREE, CENTRAL_MASKED, over(PPO, critic={"hidden": [8]},
+         net={"memory": "gru", "memory_size": 8, "normalise": True})),
     Case("edac", "edac", ARM, settings=over(SAC, critics=3, diversity=0.1)),
     Case("edac-all", "edac", ARM, MIXED, over(SAC, critics=3, diversity=0.1, n_step=3, max_norm=5.0, temperature=0.2,
          replay={"kind": "prioritised"}, net={"normalise": True})),
