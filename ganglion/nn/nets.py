@@ -205,7 +205,7 @@ class Net(nn.Module):
     def forward(self, x: Tensor, normal: Tensor | None = None) -> Tensor:
         """`normal` are the numbers of a noisy head."""
         body, head = self.body, self.head
-        if untouched(body, MLP) and untouched(head, LinearHead) and body.fuses(x):
+        if torch.compiler.is_compiling() and untouched(body, MLP) and untouched(head, LinearHead) and body.fuses(x):
             layers = *body.weights(), head.weight[None], head.bias[None, None]
             return cpu_mlp.mlp(x, None, *layers, activation=body.kind)[0].unflatten(0, x.shape[:2])
         said: Tensor = head(body(x)[0]) if normal is None else head(body(x)[0], normal)
@@ -222,7 +222,7 @@ class Ensemble(nn.Module):
 
     def forward(self, x: Tensor, action: Tensor | None = None) -> Tensor:
         body, head = self.body, self.head
-        if untouched(body, MLP) and untouched(head, ValueHeads) and body.fuses(x):
+        if torch.compiler.is_compiling() and untouched(body, MLP) and untouched(head, ValueHeads) and body.fuses(x):
             layers = *body.weights(), head.weight.transpose(1, 2).contiguous(), head.bias
             return head.said(cpu_mlp.mlp(x, action, *layers, activation=body.kind).unflatten(1, x.shape[:2]))
         said: Tensor = head(body(cpu_mlp.joined(x, action)))
