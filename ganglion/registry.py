@@ -22,6 +22,7 @@ TABLE: dict[str, dict[str, str]] = {
         "a2c": "ganglion.algos.a2c",
         "acer": "ganglion.algos.acer",
         "airl": "ganglion.algos.airl",
+        "alphazero": "ganglion.algos.alphazero",
         "awac": "ganglion.algos.awac",
         "bc": "ganglion.algos.bc",
         "bootstrapped_dqn": "ganglion.algos.bootstrapped_dqn",
@@ -42,6 +43,7 @@ TABLE: dict[str, dict[str, str]] = {
         "iql": "ganglion.algos.iql",
         "iqn": "ganglion.algos.iqn",
         "mappo": "ganglion.algos.mappo",
+        "muzero": "ganglion.algos.muzero",
         "ppg": "ganglion.algos.ppg",
         "ppo": "ganglion.algos.ppo",
         "pqn": "ganglion.algos.pqn",
@@ -70,6 +72,7 @@ TABLE: dict[str, dict[str, str]] = {
     "env": {
         "gym": "ganglion.envs.configs",
         "atari": "ganglion.envs.configs",
+        "board": "ganglion.envs.board_games",
         "envpool": "ganglion.envs.envpool",
         "foraging": "ganglion.envs.foraging",
         "kuhn": "ganglion.envs.kuhn",

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from ganglion import registry
-from ganglion.core import CENTRAL, Box, Composite, Discrete, EnvSpec, MultiBinary, MultiDiscrete, Space
+from ganglion.core import CENTRAL, Box, Composite, Discrete, EnvSpec, MultiBinary, MultiDiscrete, Rules, Space
+from ganglion.envs.board_games import rules_of
 from ganglion.fast import one_graph as one_graph
 from ganglion.runtime import check_algorithm
 from ganglion.runtime.random_world import CPU as CPU
@@ -26,9 +27,10 @@ class Case:
     settings: dict[str, Any] = field(default_factory=dict)
     slots: int = 6
     agents: tuple[str, ...] = ("agent",)
+    rules: Rules | None = None
 
     def spec(self) -> EnvSpec:
-        return EnvSpec(self.obs, self.action, self.slots, self.name, self.agents)
+        return EnvSpec(self.obs, self.action, self.slots, self.name, self.agents, rules=self.rules)
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,11 @@ FLASH = SAC | {"net_critic": {"hidden": [16, 16]}}
 RND = {"kind": "rnd", "features": 8, "net": {"hidden": [16]}}
 
 
+ALPHA = {"horizon": 3, "simulations": 2, "replay": SMALL_REPLAY, "limiter": {"warmup": 50, "opt_interval": 6},
+         "net": {"hidden": [16]}}  # fmt: skip
+THREE_IN_A_ROW = Composite({"obs": Box((2, 3, 3)), "action_mask": MultiBinary(9)})
+
+
 def over(settings: dict[str, Any], **more: Any) -> dict[str, Any]:
     """Settings with others laid over them, one level deep."""
     return settings | {k: settings[k] | v if isinstance(v, dict) and k in settings else v for k, v in more.items()}
@@ -82,6 +89,14 @@ CASES = [
     Case("dqn-noisy", "dqn", THREE, MASKED, over(DQN, noisy=0.5, epsilon=0.1, dueling=True, tau=0.01,
          net={"memory": "gru", "memory_size": 8})),
     Case("dqn-munchausen", "dqn", THREE, MASKED, over(DQN, munchausen=0.9, n_step=2)),
+    Case("alphazero", "alphazero", Discrete(9), THREE_IN_A_ROW, ALPHA, rules=rules_of("tictactoe")),
+    Case("alphazero-gumbel", "alphazero", Discrete(9), THREE_IN_A_ROW, over(ALPHA, search="gumbel", lam=0.5,
+         considered=3, symmetries=False, replay={"kind": "prioritised"}), rules=rules_of("tictactoe")),
+    Case("alphazero-tower", "alphazero", Discrete(7), Composite({"obs": Box((2, 6, 7)), "action_mask": MultiBinary(7)}),
+         over(ALPHA, net={"grid": "tower", "blocks": 1}), rules=rules_of("connect_four")),
+    Case("muzero", "muzero", TWO, settings=over(ALPHA, unroll=2)),
+    Case("muzero-all", "muzero", THREE, MASKED, over(ALPHA, unroll=2, players=2, consistency=2.0, lam=0.9,
+         search="gumbel", considered=1, replay={"kind": "prioritised"}, net={"normalise": True})),
     Case("bootstrapped_dqn", "bootstrapped_dqn", TWO, settings=DQN),
     Case("bootstrapped_dqn-all", "bootstrapped_dqn", THREE, MASKED, over(DQN, heads=4, share=0.5, evaluation="mean",
          n_step=3, loss="huber", epsilon=0.1, replay={"kind": "prioritised", "sequence": 4},
