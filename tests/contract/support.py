@@ -23,6 +23,7 @@ from ganglion.runtime.random_world import RandomWorld
 from ganglion.runtime.seeds import rehearse
 from tests.contract.worlds import (
     ACER,
+    ALPHA,
     ARM,
     CASES,
     DQN,
@@ -50,6 +51,7 @@ ROWS: dict[str, Settings] = {
     "a2c": ROLLOUT,
     "acer": ACER,
     "airl": WITHIN,
+    "alphazero": ALPHA,
     "awac": SAC,
     "bc": SAC,
     "bootstrapped_dqn": DQN,
@@ -70,6 +72,7 @@ ROWS: dict[str, Settings] = {
     "iql": SAC,
     "iqn": DQN,
     "mappo": PPO,
+    "muzero": over(ALPHA, unroll=2),
     "ppg": PPG,
     "ppo": PPO,
     "pqn": PPO,
