@@ -343,7 +343,8 @@ DEFAULTS = """# Defaults: what algorithms reach without a preset
 
 `ganglion train --algo X --env Y` with the default budget of 50k steps: mean return over {episodes} deterministic
 episodes of the last model, and in brackets of the best; one run each, unless more returns are given. An empty cell was
-not run. Beside them what random actions reach. Raw: [defaults.json](defaults.json), evaluations during training included.
+not run. Beside them what random actions reach. Raw, with the evaluations during training:
+[defaults.json](defaults.json).
 
 """
 RANDOM = {  # mean returns of random actions, over 5 episodes (HalfCheetah) to 1,000 (FrozenLake)
