@@ -75,9 +75,11 @@ def main() -> int:
     for axes in grid.flat[len(panels) :]:
         axes.remove()
     for axes, env in zip(grid.flat, panels):
-        for preset in chosen:
-            if preset.split("/")[0] == env:
-                draw(axes, preset)
+        here = [preset for preset in chosen if preset.split("/")[0] == env]
+        for preset in here:
+            draw(axes, preset)
+        if len(here) > 4:  # of budgets far apart
+            axes.set_xscale("log")
         axes.set_title(TITLES[env], fontsize=10)
         axes.tick_params(labelsize=8)
         axes.set_xlabel("thousand env steps", fontsize=8)
