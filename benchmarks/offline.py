@@ -42,10 +42,10 @@ ENVS = {
 }
 QUIET = ["log={every: 5k steps, writers: [jsonl]}", "run.device=cpu", "run.threads=1"]
 TRAINED = {  # name: preset and settings
-    "pendulum-medium": ["pendulum/sac", "train.budget=3k steps"],
+    "pendulum-medium": ["pendulum/sac", "train.target=-700.0"],  # stops there
     "pendulum-expert": ["pendulum/sac", "train.budget=15k steps"],
     "pendulum-judged": ["pendulum/ppo", "save={every: 10k steps, keep: 20}"],
-    "cartpole-medium": ["cartpole/ppo", "train.budget=12k steps"],
+    "cartpole-medium": ["cartpole/ppo", "train.target=200.0"],
     "cartpole-expert": ["cartpole/ppo"],
     "cartpole-judged": ["cartpole/ppo", "save={every: 5k steps, keep: 20}"],
     "mountaincar-expert": ["mountaincar/dqn"],
@@ -138,7 +138,7 @@ def imitate(folder: Path, task: str, algo: str, seed: int) -> dict[str, Any]:
     """From 10 trajectories of the expert, 5 on MountainCar."""
     shown = folder / f"{task}-shown"
     more = {
-        "sqil": [f"algo.inner={INNER[task]}"], "gail": [f"algo.inner={INNER[task]}"],
+        "sqil": [f"algo.inner={INNER.get(task)}"], "gail": [f"algo.inner={INNER.get(task)}"],
         "dqfd": ["algo.lr=1e-3", "algo.target_every=150", "data.share=0.25", "data.pretrain=3k", "algo.n_step=10",
                  "algo.limiter={opt_interval: 2, warmup: 1000}", "algo.replay.capacity=50k"],
         "dqn": ["algo.lr=1e-3", "algo.n_step=10", "algo.target_every=150", "algo.replay.capacity=50k",
@@ -170,7 +170,7 @@ def valued(folder: Path, task: str, checkpoint: str) -> dict[str, Any]:
     """An agent's discounted value: by playing, and from rows of another one."""
     run = str(folder / "runs" / f"{task}-judged")
     agent = load_agents(run, checkpoint)[1][0][1]
-    played = evaluation.behaviour(record_run(run, 400, 7, checkpoint), GAMMA[task]).value
+    played = evaluation.behaviour(record_run(run, 200, 7, checkpoint), GAMMA[task]).value
     data = fitted(files.read(folder / f"{task}-evidence"), env_spec(task))
     s = evaluation.Settings(gamma=GAMMA[task], stochastic=True)
     steps = evaluation.steps_of(agent, data, s)

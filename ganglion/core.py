@@ -23,6 +23,7 @@ from ganglion.spaces import Discrete as Discrete
 from ganglion.spaces import EnvSpec as EnvSpec
 from ganglion.spaces import MultiBinary as MultiBinary
 from ganglion.spaces import MultiDiscrete as MultiDiscrete
+from ganglion.spaces import Rules as Rules
 from ganglion.spaces import Space as Space
 from ganglion.spaces import alike as alike
 from ganglion.spaces import central as central

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf, prod
+from typing import Any, Protocol
 
 import torch
+from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,28 @@ def mask_misfit(mask: Space, action: Space) -> str:
     return "" if size == count else f"{count} numbers, one per choice"
 
 
+class Rules(Protocol):
+    """A world that can be played in thought, as pure functions of tensors; a state is [B, ...]."""
+
+    discount: float  # of what follows: -1 where the other player moves next
+
+    def read(self, obs: Any) -> Tensor:
+        """The state that observations show."""
+        ...
+
+    def play(self, state: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The state after an action, the reward of whoever acted, whether it ended the episode."""
+        ...
+
+    def show(self, state: Tensor) -> Any:
+        """The observations of states."""
+        ...
+
+    def turned(self, obs: Any, weights: Tensor, uniform: Tensor) -> tuple[Any, Tensor]:
+        """Observations [T, B, ...] and weights of their actions [T, B, A], each changed by a symmetry of the world."""
+        ...
+
+
 @dataclass(frozen=True)
 class EnvSpec:
     """What an algorithm may know of an environment."""
@@ -105,6 +129,7 @@ class EnvSpec:
     name: str = ""
     agents: tuple[str, ...] = ("agent",)  # of one copy
     turns: bool = False  # whether agents take turns: `Step.acts` says who decides
+    rules: Rules | None = field(default=None, compare=False, repr=False)  # where a search can know them
     frame: Space | None = None  # where observations are stacks of the last frames (FrameStack): what one frame is
 
     @property

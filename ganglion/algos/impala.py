@@ -118,14 +118,14 @@ class Impala(Algorithm[Rollout, Rollout]):
             trace = ops.vtrace(log_ratio, r.reward, p.value, after, r.discount, r.cut, self.cfg.lam, clips)
             acts = ops.decisions(r.valid, r.extras)
             advantage = ops.normalise(trace.advantage, acts) if self.cfg.normalise_advantage else trace.advantage
-        actor = ops.masked_mean(ops.policy_gradient(logp, advantage), acts)
+        actor, entropy = ops.masked_means(acts, ops.policy_gradient(logp, advantage), p.dist.entropy())
         critic = ops.masked_mean(0.5 * (trace.goal - p.value).square(), r.valid)
-        entropy = ops.masked_mean(p.dist.entropy(), acts)
         loss = actor + self.cfg.value_weight * critic - knobs["entropy_weight"] * entropy
         norm = self.optim.step(loss, lr=knobs["lr"])
         metrics = {"actor": actor, "value": critic, "entropy": entropy, "grad_norm": norm}
-        metrics |= {"kl": ops.masked_mean(ops.kl_k3(log_ratio), r.valid)}  # between who acted and who learns
-        metrics |= {"clipped": ops.masked_mean(log_ratio.exp() > self.cfg.clip_rho, r.valid)}
+        beyond = (log_ratio.exp() > self.cfg.clip_rho).to(log_ratio.dtype)
+        kl, clipped = ops.masked_means(r.valid, ops.kl_k3(log_ratio), beyond)  # between who acted and who learns
+        metrics |= {"kl": kl, "clipped": clipped}
         return Update({k: v.detach() for k, v in metrics.items()}, ops.empty(logp))
 
     def parts(self) -> Mapping[str, Stateful]:

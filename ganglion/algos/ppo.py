@@ -158,14 +158,13 @@ class PPO(Algorithm[Rollout, PPOMinibatch]):
         advantage, goal = self.recomputed(m.whole, p) if m.whole else (m.advantage, m.goal)
         advantage = ops.normalise(advantage, m.acts) if self.cfg.normalise_advantage else advantage
         surrogate = ops.clipped_surrogate(log_ratio, advantage, knobs["clip"], self.cfg.dual_clip)
-        policy = ops.masked_mean(surrogate, m.acts)
+        policy, entropy = ops.masked_means(m.acts, surrogate, p.dist.entropy())
         critic = ops.masked_mean(ops.value_loss(p.value, m.value, goal, self.cfg.clip_value), m.valid)
-        entropy = ops.masked_mean(p.dist.entropy(), m.acts)
         loss = policy + self.cfg.value_weight * critic - knobs["entropy_weight"] * entropy
         norm = self.optim.step(loss, lr=knobs["lr"])
         moved = log_ratio.detach()
-        kl = ops.masked_mean(ops.kl_k3(moved), m.acts)
-        clipped = ops.masked_mean((moved.exp() - 1).abs() > knobs["clip"], m.acts)
+        beyond = (moved.exp() - 1).abs() > knobs["clip"]
+        kl, clipped = ops.masked_means(m.acts, ops.kl_k3(moved), beyond.to(moved.dtype))
         metrics = {
             "policy": policy,
             "value": critic,

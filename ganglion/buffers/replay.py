@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ganglion.buffers import row_kernels
 from ganglion.buffers.frames import BACK, Whole, keeper
-from ganglion.buffers.storage import Fetched, SampledRing, part, zeros
+from ganglion.buffers.storage import Fetched, SampledRing, Sums, part, zeros
 from ganglion.config import BufferConfig, Count, Fold, RelabelConfig, register
 from ganglion.core import EnvSpec, Memory, Obs, Past, Progress, Rollout, Row, Sample, State, Transition, join, under
 from ganglion.errors import UserError
@@ -177,7 +177,9 @@ class Gathering:
         self.own = torch.arange(fold.length, device=ring.device)[:, None]
         self.rows = fold.length, fold.length + fold.n  # learned from, and gathered for them
         self.sums = not fold.rollouts and (fold.n > 1 or fold.recurrent)
+        self.single = self.sums and not fold.recurrent and fold.length == 1
         self.views: tuple[Fetched, Any] | None = None  # what is the same in every sample: views of what is fetched
+        self.quick: Sums | None = None  # which brings them up to date where there are sums
 
     def __call__(self, index: Tensor) -> tuple[Any, Tensor]:
         """The sequences that start at flat positions `index` [1, N], and which of their rows live, [T, N]."""
@@ -188,16 +190,22 @@ class Gathering:
         data: Any = self.views[1]
         if self.relabel is not None:
             self.relabel.rewards(index, got)
-        if self.sums:
+        if self.quick is not None:
+            self.quick()
+        elif self.sums:
             data = self.summed(index, got, data)
         elif self.ring.large:
             data = self.whole(index, got, data) if self.fold.rollouts else self.steps(index, got, data)
         return data if self.relabel is None else self.relabel.goals(data), got.derived.live
 
     def transition(self, got: Fetched) -> Transition:
-        """Transitions of one step, with observations that are small."""
+        """Transitions of one step, or of single rows over several, with observations that are small."""
         first, past = got.first, Past((), got.first.start)
-        what = first.obs, first.action, first.reward, got.derived.discount, got.rest.obs
+        self.quick = self.ring.sums(got, self.fold.n) if self.single and self.relabel is None else None
+        later = (first.reward, got.derived.discount, got.rest.obs)
+        if self.quick is not None:
+            later = (self.quick.reward, self.quick.discount, self.quick.obs)
+        what = first.obs, first.action, *later
         about = first.valid, got.derived.cut[: self.fold.length], shown(first.extras)
         return Transition(*what, self.own.expand_as(first.reward), past, past, *about)
 

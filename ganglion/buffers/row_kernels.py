@@ -20,8 +20,8 @@ SOURCE = Path(__file__).with_name("rows.c")
 FLAGS = ("-O3", "-ffp-contract=off", "-fPIC", "-shared")  # nothing that changes what a sum rounds to
 KINDS = {"p": ctypes.c_void_p, "n": ctypes.c_int64, "d": ctypes.c_double}
 ARGUMENTS = {  # of each function: pointers, numbers, doubles
-    "store": "pnnppnpd", "draw": "pnnnnp", "fetch": "pnnnpnnp", "frames": "pnnnpnnp", "use": "ppnpnn", "set": "pnppnn",
-    "fill": "pnnnnpnd", "find": "pnnppnnppp", "over_least": "pn", "urgency": "pndpp",
+    "store": "pnnppnpd", "draw": "pnnnnp", "fetch": "pnnnpnnp", "fold": "pnnnpppp", "frames": "pnnnpnnp",
+    "use": "ppnpnn", "set": "pnppnn", "fill": "pnnnnpnd", "find": "pnnppnnppp", "over_least": "pn", "urgency": "pndpp",
 }  # fmt: skip
 
 

@@ -69,6 +69,30 @@ void fetch(const uint8_t *records, int64_t width, int64_t size, int64_t slots, c
     }
 }
 
+/* Of fetched records [n rows and more, count, width]: the sums over n steps from the first row on, which end where an
+ * episode does, the product of their discounts, and the record of the row that they are bootstrapped from. `places`:
+ * where reward, discount and cut lie in a record. */
+void fold(const uint8_t *rows, int64_t width, int64_t count, int64_t n, const int64_t *places, float *reward,
+          float *discount, uint8_t *later) {
+    for (int64_t i = 0; i < count; i++) {
+        const uint8_t *at = rows + i * width;
+        float total = 0.0f, product = 1.0f, gain, rest;
+        for (int64_t k = 0; k < n; k++, at += count * width) {
+            memcpy(&gain, at + places[0], sizeof(float));
+            memcpy(&rest, at + places[1], sizeof(float));
+            total = k ? total + product * gain : gain;
+            product = k ? product * rest : rest;
+            if (at[places[2]]) {
+                at += count * width;
+                break;
+            }
+        }
+        reward[i] = total;
+        discount[i] = product;
+        copy_row(later + i * width, at, width);
+    }
+}
+
 /* Where the frames of each stack lie, the oldest first and then the frame that follows, counted slot after slot:
  * out [n, count + 1]. A stack reaches `back` rows back at most (one byte every `step`); its first frame is repeated. */
 void frames(const int64_t *index, int64_t n, int64_t slots, int64_t length, const uint8_t *back, int64_t step,

@@ -202,6 +202,11 @@ class SampledRing(RowRing):
         head, rest = part(whole, 0, first), part(whole, 1, shape[0])
         return records, Fetched(whole, head, rest, Derived(derived.discount[:-1], derived.live[:first], derived.cut))
 
+    def sums(self, got: Fetched, n: int) -> Sums | None:
+        """What sums over n steps of rows that are fetched into this memory; None where that takes other code."""
+        records = next(records for records, fetched in self.views.values() if fetched is got)
+        return Sums(self.code, self.layout, records.out, n) if self.quick and self.pack else None
+
     def span(self, index: Tensor, got: Fetched) -> Tensor:
         """The flat positions [T, N] of rows that were fetched."""
         rows, slots = len(got.rows.reward), self.records.shape[1]
@@ -389,6 +394,24 @@ class Records:
             self.arrays[0].take(where.numpy(), 0, self.arrays[1], "clip")
         else:
             torch.index_select(self.source, 0, where, out=self.rows)
+
+
+class Sums:
+    """Sums over n steps of fetched records, and the observations that they are bootstrapped from: `ops.windows` of
+    single rows, by compiled code, time after time into the same memory."""
+
+    def __init__(self, code: Any, layout: Layout, fetched: Tensor, n: int) -> None:
+        (_, count, width), (row, derived) = fetched.shape, layout.tree
+        self.code, self.given = code, (fetched.data_ptr(), width, count, n)
+        self.places = torch.tensor([place[0] for place in (row.reward, derived.discount, derived.cut)])
+        self.reward, self.discount = torch.empty(2, 1, count).unbind()
+        self.later = fetched.new_empty((1, count, width))
+        self.obs = layout.views(self.later)[0].obs
+        made = self.places, self.reward, self.discount, self.later
+        self.made = [x.data_ptr() for x in made]
+
+    def __call__(self) -> None:
+        self.code.fold(*self.given, *self.made)
 
 
 class Gather:

@@ -23,6 +23,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gamma", type=float, default=0.99, metavar="G", help="with --data: the discount (0.99)")
     parser.add_argument("--stochastic", action="store_true", help="with --data: its actions are drawn, as in training")
     parser.add_argument("--updates", type=int, default=10_000, metavar="N", help="with --data: of the fit (10000)")
+    parser.add_argument("--against", metavar="PLAYER", help="of a league: games of --player against this one")
+    parser.add_argument("--player", metavar="PLAYER", help="of a league: who is scored (its first player)")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of text")
     import_argument(parser)
 
@@ -41,11 +43,16 @@ def run(args: argparse.Namespace) -> int:
         raise UserError(f"--seed should be between 0 and {2**31 - 1}, got {args.seed}.")
     load_torch()
     from ganglion.config.files import import_module
-    from ganglion.runtime.run import evaluate
+    from ganglion.runtime.run import evaluate, load_config
 
     for module in args.imports:
         import_module(module)
-    result = evaluate(folder, args.episodes, args.seed, args.which) if args.data is None else from_data(args)
+    if args.against or args.player or load_config(folder).league is not None:
+        from ganglion.league.saved import score_games
+
+        result = score_games(folder, args.player, args.against, args.episodes, args.seed)
+    else:
+        result = evaluate(folder, args.episodes, args.seed, args.which) if args.data is None else from_data(args)
     if args.json:
         import json
 

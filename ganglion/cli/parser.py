@@ -9,10 +9,12 @@ from ganglion import __version__
 from ganglion.cli import (
     bench,
     check,
+    compare,
     data,
     evaluate,
     explore,
     launch,
+    league,
     listing,
     play,
     record,
@@ -31,11 +33,13 @@ COMMANDS = {
     "explore": explore,
     "eval": evaluate,
     "play": play,
+    "league": league,
     "record": record,
     "data": data,
     "replay": replay,
     "list": listing,
     "show": show,
+    "compare": compare,
     "check": check,
     "bench": bench,
 }
@@ -53,11 +57,14 @@ examples:
   ganglion explore /shared/fleet                    for a run with --mode files fleet.path=/shared/fleet
   ganglion eval runs/cartpole-dqn-20260101-120000 --episodes 100 --json
   ganglion play runs/cartpole-dqn-20260101-120000 --out cartpole.gif
+  ganglion league runs/rock_paper_scissors-league-20260101-120000       who is in it, payoff, ratings
   ganglion record runs/cartpole-dqn-20260101-120000 --out data/cartpole       its episodes as a dataset
   ganglion data data/cartpole                       what is in a dataset
   ganglion replay runs/cartpole-dqn-20260101-120000 3-17    an episode whose environment failed, again
   ganglion list zoo                                 also: algos, envs, nets, writers, ...
   ganglion show cartpole/dqn                        every setting, resolved
+  ganglion show runs/cartpole-dqn-20260101-120000   how a run does, with its curve
+  ganglion compare runs/study                       groups of runs: scores, intervals, a verdict
   ganglion check MyEnv-v0 --import my_module        is this environment fit to train on?
   ganglion bench cartpole/ppo                       how fast, where the time goes, how far from the limit
 

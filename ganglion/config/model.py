@@ -149,7 +149,7 @@ FRESH = {
 class AlgoConfig(Part, family="algo"):
     """Every knob of an algorithm, and what to plug around it."""
 
-    actions: ClassVar[Literal["any", "discrete", "bounded"]] = "any"  # in which action spaces it can act
+    actions: ClassVar[Literal["any", "discrete", "bounded", "hybrid"]] = "any"  # in which action spaces it can act
     imitates: ClassVar[bool] = False  # whether it learns from demonstrations beside an environment
     lacks: ClassVar[Mapping[str, str]] = {}  # settings that others have and it has not, and why
     bonus: BonusConfig | None = None  # a second reward, for what is new
@@ -172,8 +172,12 @@ class AlgoConfig(Part, family="algo"):
     @classmethod
     def accepts(cls, space: Space) -> bool:
         """Whether it can act in such an action space."""
-        from ganglion.spaces import Box, Discrete  # with torch, which is not needed to read configs
+        from ganglion.spaces import Box, Composite, Discrete  # with torch, which is not needed to read configs
 
+        if cls.actions == "hybrid":
+            parts = list(space.items.values()) if type(space) is Composite else []
+            boxes = sum(type(part) is Box and part.bounded for part in parts)
+            return sum(type(part) is Discrete for part in parts) == 1 and boxes == len(parts) - 1 > 0
         if cls.actions == "discrete":
             return isinstance(space, Discrete)
         return cls.actions == "any" or (isinstance(space, Box) and space.bounded)
@@ -183,6 +187,7 @@ class AlgoConfig(Part, family="algo"):
         if self.accepts(spec.action):
             return
         needs = {"discrete": "a Discrete action space", "bounded": "a Box action space with finite bounds"}
+        needs["hybrid"] = "a Dict or Tuple action space of one Discrete part and Boxes with finite bounds"
         one = ", or make one choice of all: env.wrap=[joint]" if self.actions == "discrete" else ""
         able = [name for name, kind in _algorithms().items() if kind.accepts(spec.action)]
         needed, tried = needs.get(self.actions, "another action space"), f"Try {' or '.join(able)}{one}."

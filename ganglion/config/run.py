@@ -68,6 +68,20 @@ class LogSection(Config):
         return writers
 
 
+class InitSection(Config):
+    """Saved weights to start from: tensors of the same name and shape are taken over."""
+
+    shorthand: ClassVar[str] = "run"
+    run: str | None = Field(default=None, min_length=1, max_length=4096)  # its folder or URL; None: random weights
+    which: str = Field(default="best", min_length=1, max_length=255)  # checkpoint: best, last, or by its name
+    parts: tuple[str, ...] = Field(("model", "target"), min_length=1)  # of the algorithm, as checkpoints name them
+
+    @field_validator("run")
+    @classmethod
+    def _place(cls, where: str | None) -> str | None:
+        return where and check_place(where, "init.run")
+
+
 class RunSection(Config):
     """Where and how a run runs."""
 
@@ -180,6 +194,7 @@ class RunConfig(Config):
     eval: EvalSection = EvalSection()
     save: SaveSection = SaveSection()
     log: LogSection = Field(default_factory=LogSection)
+    init: InitSection = InitSection()
     run: RunSection = RunSection()
     fleet: FleetSection = FleetSection()
     data: DataSection = DataSection()

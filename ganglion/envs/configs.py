@@ -268,7 +268,7 @@ class TorchConfig(ShapedConfig):
 class ToyConfig(EnvConfig):
     """A small world whose best values are known; see envs/toys.py. What a toy has no use for must keep its default."""
 
-    id: Literal["identity", "chain", "deepsea", "bandit", "memory", "masked", "truncation", "goal"]
+    id: Literal["identity", "chain", "deepsea", "bandit", "memory", "masked", "truncation", "goal", "hybrid"]
     size: int | None = Field(default=None, ge=2, le=1024)  # symbols, places, rows, arms, cues, actions or axes
     limit: Count | None = Field(default=None, ge=1)  # steps until truncation
     delay: int | None = Field(default=None, ge=0, le=10_000)  # blank steps of memory

@@ -30,9 +30,11 @@ class Kuhn(TorchGame):
     obs_space: Space = Composite({"obs": Box((7,), low=(0.0,), high=(1.0,)), "action_mask": MultiBinary(2)})
     action_space: Space = Discrete(2)
 
+    def deals(self) -> Tensor:
+        return torch.tensor([(*cards, 0) for cards in DEALS], dtype=torch.float64)
+
     def begin(self, dice: Tensor) -> Tensor:
-        deals = torch.tensor(DEALS, dtype=torch.float64, device=dice.device)[(dice[:, 0] * 6).long()]
-        return torch.cat((deals, torch.zeros_like(deals[:, :1])), 1)
+        return self.deals().to(dice.device)[(dice[:, 0] * len(DEALS)).long()]
 
     def play(self, world: Tensor, action: Tensor, dice: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         first, second, said = world.unbind(1)

@@ -251,6 +251,10 @@ class TorchGame(TorchEnv):
         """The world at the start of an episode: [C, starts] -> [C, size]."""
         raise NotImplementedError
 
+    def deals(self) -> Tensor:
+        """Every way in which an episode may start, equally likely, where they can be listed: [deals, size]."""
+        raise NotImplementedError(f"{type(self).__name__} cannot list how its episodes start")
+
     def play(self, world: Tensor, action: Tensor, dice: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """One step, of actions [agents, C, ...]: the world after it, rewards [agents, C], which copies ended [C]."""
         raise NotImplementedError

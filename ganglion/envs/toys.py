@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from ganglion.core import Box, Composite, Discrete, Obs
+from ganglion.core import Action, Box, Composite, Discrete, Obs
 from ganglion.envs.gym_spaces import mask_space
 from ganglion.envs.torch_env import TorchEnv
 
@@ -317,6 +317,33 @@ class Goal(Toy):
         return {"observation": place, "achieved_goal": place.clone(), "desired_goal": goal}
 
 
+class Hybrid(Toy):
+    """A symbol, one of n, and a number x in [-1, 1) are shown: 1 for naming the symbol, minus the squared distance of
+    the number that goes with it from x; new ones each step, truncated after `limit` steps. The best return is `limit`.
+    """
+
+    size, starts, draws = 2, 2, 2
+
+    def __init__(self, slots: int, size: int = 4, limit: int = 8, device: str = "cpu") -> None:
+        self.n, self.limit, self.best_return = size, limit, float(limit)
+        self.obs_space = Composite({"symbol": Discrete(size), "number": UNIT})
+        self.action_space = Composite({"name": Discrete(size), "number": UNIT})
+        super().__init__(slots, "hybrid", device)
+
+    def first(self, dice: Tensor) -> Tensor:
+        symbol, number = dice.chunk(2, -1)
+        return torch.cat((_number(symbol, self.n), number * 2.0 - 1.0), -1)
+
+    def advance(self, world: Tensor, action: Action, dice: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        symbol, number = world.unbind(-1)
+        off = action["number"].squeeze(-1).clamp(-1.0, 1.0) - number
+        reward = (action["name"] == symbol).to(world.dtype) - off.square()
+        return self.first(dice), reward, torch.zeros_like(self.ended)
+
+    def observe(self, world: Tensor) -> Obs:
+        return {"symbol": world[:, 0].to(torch.int64), "number": world[:, 1:].to(torch.float32)}
+
+
 TOYS: dict[str, type[Toy]] = {
     "identity": Identity,
     "chain": Chain,
@@ -326,4 +353,5 @@ TOYS: dict[str, type[Toy]] = {
     "masked": Masked,
     "truncation": TruncationProbe,
     "goal": Goal,
+    "hybrid": Hybrid,
 }

@@ -317,6 +317,35 @@ class Previous(PureWrapper):
         self.env.restore(under(state, "env"))
 
 
+@register("wrapper", "identity")
+class IdentityConfig(WrapperConfig):
+    """Which agent of a game a slot is, beside the observation: agents that share a network tell their roles by it."""
+
+    def build(self, env: Env) -> Env:
+        return AgentIdentity(env)
+
+
+class AgentIdentity(PureWrapper):
+    """`identity` beside the observation (its parts, or `obs` where it is one): one-hot, [agents]."""
+
+    def __init__(self, env: Env) -> None:
+        super().__init__(env)
+        inner, agents = env.spec.obs, len(env.spec.agents)
+        parts = dict(inner.items) if isinstance(inner, Composite) else {"obs": inner}
+        who = {"identity": Box((agents,), low=(0.0,), high=(1.0,))}
+        self.named = isinstance(inner, Composite)
+        self.spec = replace(env.spec, obs=Composite({**parts, **who}), frame=None)
+
+    def first(self, step: Step) -> tuple[Any, Step]:
+        return self.after((), None, step)
+
+    def after(self, own: Any, action: Action, step: Step) -> tuple[Any, Step]:
+        agents = len(self.spec.agents)
+        who = torch.eye(agents, device=step.valid.device).repeat_interleave(self.spec.copies, 0)
+        shown = dict(step.obs) if self.named else {"obs": step.obs}
+        return own, step._replace(obs={**shown, "identity": who})
+
+
 def _shifted_space(space: Space) -> Space:
     """Actions, and the choice that none of them is."""
     match space:

@@ -25,7 +25,8 @@ ACTIVATIONS = {"relu": torch.relu, "tanh": torch.tanh, "elu": nn.functional.elu,
 
 
 class Linears(nn.Module):
-    """`count` independent linear maps as one batched product: [count, N, inputs] -> [count, N, outputs].
+    """`count` independent linear maps as one batched product: [count, N, inputs] -> [count, N, outputs]; a single one
+    maps rows [N, inputs] as well, by a plain product.
 
     Computed in the precision of what comes in.
     """
@@ -42,6 +43,8 @@ class Linears(nn.Module):
         return self.weight
 
     def forward(self, x: Tensor) -> Tensor:
+        if x.dim() == 2:
+            return torch.addmm(self.bias.view(-1), x, self.matrix().squeeze(0))
         weight, bias, rows = typed(self.matrix(), x.dtype), typed(self.bias, x.dtype), x.shape[1]
         if rows < MANY or rows % CHUNK:
             return product(x, weight, bias)
@@ -131,6 +134,11 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         rows = x.shape[:2]
+        if self.single(x):
+            y = x.flatten(0, 1)
+            for layer in self.layers:
+                y = self.activation(layer(y))
+            return y.view(1, *rows, self.out)
         if self.fuses(x):
             return cpu_mlp.mlp(x, None, *self.weights(), activation=self.kind).unflatten(1, rows)
         if self.dtype == torch.float32 and gpu_mlp.fits(x, self.sizes, self.kind) and self.usual():
@@ -147,6 +155,15 @@ class MLP(nn.Module):
         for layer in self.layers:
             y = self.activation(layer.first(y))  # type: ignore[operator]
         return y.to(x.dtype)
+
+    def single(self, x: Tensor) -> bool:
+        """Whether rows pass through it by plain products: those of one member, on a CPU without a compiler. Of few
+        rows, as one acts on, the views that these take would cost more."""
+        if self.count > 1 or x.shape[0] * x.shape[1] <= LOW or self.dtype != x.dtype or x.is_cuda:
+            return False
+        if torch.compiler.is_compiling():
+            return False
+        return self.usual()
 
     def fuses(self, x: Tensor) -> bool:
         """Whether these rows pass through it as one operation on a CPU, which may take a last layer with it."""

@@ -52,11 +52,12 @@ class MLPConfig(NetConfig):
     memory_layers: int = Field(1, ge=1, le=64)  # gtrxl
     heads: int = Field(4, ge=1, le=256)  # of attention: gtrxl and entities
     images: Literal["nature", "impala"] = "nature"  # from 36 x 36: three convolutions, or a residual network
-    width: int = Field(1, ge=1, le=64)  # impala: multiplies its channels
+    width: int = Field(1, ge=1, le=64)  # impala and tower: multiplies their channels
+    blocks: int = Field(4, ge=1, le=100)  # tower
     entities: Literal["flat", "attention"] = "flat"  # Boxes [entities, features]: as flat numbers, or attended to
     entity_size: Size = 64
     normalise: bool = False  # observations, by running mean and deviation
-    grid: Literal["flat", "conv"] = "flat"  # smaller images, from 5 x 5: as flat numbers, or through a convolution
+    grid: Literal["flat", "conv", "tower"] = "flat"  # smaller images, from 5 x 5: flat, one convolution, residual ones
     precision: Precision = "float32"  # that layers compute in
 
     @property
@@ -98,7 +99,7 @@ class ObsEncoder(Model):
 
     def __init__(self, net: MLPConfig, space: Space) -> None:
         super().__init__()
-        self.how = Reading(5 if net.grid == "conv" else IMAGE, net.entities == "attention")
+        self.how = Reading(IMAGE if net.grid == "flat" else 5, net.entities == "attention")
         self.space, self.flat = space, flat_size(space, self.how)
         found = boxes(space, self.how)
         self.pixels = nn.ModuleList(eye(net, part) for _, part in found if is_image(part, self.how))
@@ -138,11 +139,13 @@ class ObsEncoder(Model):
 
 def eye(net: MLPConfig, space: Box) -> nn.Module:
     """What reads an image or a grid."""
-    if net.images == "nature" or not is_image(space):
+    towers = net.grid == "tower" and not is_image(space)
+    if not towers and (net.images == "nature" or not is_image(space)):
         return view(space, net.init, net.precision)
-    from ganglion.nn.resnet import ResNet
+    from ganglion.nn.resnet import ResNet, Tower
 
-    made = ResNet(space.shape, net.width, PRECISIONS[net.precision])
+    dtype = PRECISIONS[net.precision]
+    made = Tower(space, net.width, net.blocks, dtype) if towers else ResNet(space.shape, net.width, dtype)
     init_convs(made, net.init)
     return made
 
@@ -202,7 +205,7 @@ class Net(nn.Module):
     def forward(self, x: Tensor, normal: Tensor | None = None) -> Tensor:
         """`normal` are the numbers of a noisy head."""
         body, head = self.body, self.head
-        if untouched(body, MLP) and untouched(head, LinearHead) and body.fuses(x):
+        if torch.compiler.is_compiling() and untouched(body, MLP) and untouched(head, LinearHead) and body.fuses(x):
             layers = *body.weights(), head.weight[None], head.bias[None, None]
             return cpu_mlp.mlp(x, None, *layers, activation=body.kind)[0].unflatten(0, x.shape[:2])
         said: Tensor = head(body(x)[0]) if normal is None else head(body(x)[0], normal)
@@ -219,7 +222,7 @@ class Ensemble(nn.Module):
 
     def forward(self, x: Tensor, action: Tensor | None = None) -> Tensor:
         body, head = self.body, self.head
-        if untouched(body, MLP) and untouched(head, ValueHeads) and body.fuses(x):
+        if torch.compiler.is_compiling() and untouched(body, MLP) and untouched(head, ValueHeads) and body.fuses(x):
             layers = *body.weights(), head.weight.transpose(1, 2).contiguous(), head.bias
             return head.said(cpu_mlp.mlp(x, action, *layers, activation=body.kind).unflatten(1, x.shape[:2]))
         said: Tensor = head(body(cpu_mlp.joined(x, action)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from ganglion.core import Box
 from ganglion.nn.inputs import channels_first
 from ganglion.nn.kernels.conv import scaled
 
@@ -44,3 +45,23 @@ class ResNet(nn.Module):
         with torch.autocast(x.device.type, torch.bfloat16, enabled=self.dtype == torch.bfloat16):
             x = torch.relu(self.last(torch.relu(self.stages(x)).flatten(1)))
         return x.float().unflatten(0, image.shape[:2])
+
+
+class Tower(nn.Module):
+    """Residual blocks at full resolution, as boards are read (Silver et al. 2017): a grid [T, B, C, H, W] or
+    [T, B, H, W, C] -> [T, B, out]. 16 channels times `width`; no normalisation of batches."""
+
+    def __init__(self, space: Box, width: int, blocks: int, dtype: torch.dtype) -> None:
+        super().__init__()
+        (channels, *sides), wide = channels_first(space.shape), 16 * width
+        self.turned, self.dtype, self.out = (channels, *sides) != space.shape, dtype, 8 * sides[0] * sides[1]
+        self.most = max(space.high) if space.dtype == torch.uint8 else 1.0
+        first, last = nn.Conv2d(channels, wide, 3, padding=1), nn.Conv2d(wide, 8, 1)
+        self.stages = nn.Sequential(first, *(ResidualConvs(wide) for _ in range(blocks)), nn.ReLU(), last)
+
+    def forward(self, grid: Tensor) -> Tensor:
+        x = grid.flatten(0, 1)
+        x = scaled(x.movedim(-1, 1) if self.turned else x, self.most)
+        with torch.autocast(x.device.type, torch.bfloat16, enabled=self.dtype == torch.bfloat16):
+            x = torch.relu(self.stages(x)).flatten(1)
+        return x.float().unflatten(0, grid.shape[:2])

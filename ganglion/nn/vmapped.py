@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ganglion.core import Algorithm
 from ganglion.errors import UserError
-from ganglion.nn.optim import Adam, Optimiser, RMSprop, gradients, root_of
+from ganglion.nn.optim import Adam, Optimiser, RMSprop, correction, gradients, root_of
 from ganglion.ops import map_tree
 from ganglion.torch_private import (
     add_batch_dim,
@@ -244,8 +244,8 @@ class JointAdam(JointOptimiser):
         mean, square, count = self.kept["mean"], self.kept["square"], self.count[:, None]
         mean.lerp_(grad, 1 - beta1)
         square.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
-        scale = square.sqrt() / (1 - beta2**count).sqrt() + self.eps
-        return (mean / scale) * (lr / (1 - beta1**count))
+        scale = square.sqrt() / correction(beta2, count).sqrt() + self.eps
+        return (mean / scale) * (lr / correction(beta1, count))
 
 
 class JointRMSprop(JointOptimiser):

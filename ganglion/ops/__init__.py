@@ -32,8 +32,8 @@ from ganglion.ops.returns import (
     vtrace,
 )
 from ganglion.ops.rows import (
-    above, alike, at, best, blocked, empty, mask, masked_mean, normalise, pick, sequence_priority, shuffle_draws,
-    shuffled, weighted_mean, within,
+    above, alike, at, best, blocked, empty, mask, masked_mean, masked_means, normalise, pick, sequence_priority,
+    shuffle_draws, shuffled, weighted_mean, within,
 )
 from ganglion.ops.scan import scan
 from ganglion.ops.td import (
@@ -52,7 +52,7 @@ from ganglion.ops.trees import (
 __all__ = [
     "Adder", "Bernoulli", "BranchGreedy", "Categorical", "Dist", "Grads", "Greedy", "Moments", "MultiCategorical",
     "NStep", "Normal", "Product", "Sure", "TanhNormal", "Transitions", "Tree", "VTrace", "above", "acer_policy",
-    "acer_weights", "adapt_sigma", "add_draws", "alike", "anywhere", "at", "atoms", "best", "blocked", "bounds",
+    "acer_weights", "adapt_sigma", "add_draws",  "alike", "anywhere", "at", "atoms", "best", "blocked", "bounds",
     "branching_td",
     "categorical_td", "clip_momentum", "clip_momentum_norm", "clip_norm", "clip_value", "clipped_surrogate",
     "coloured", "concat", "counterfactual", "decisions", "detach", "discounted_sum", "dist", "dist_draws", "dist_size",
@@ -60,10 +60,10 @@ __all__ = [
     "fraction_loss", "fractions", "from_two_hot", "gae", "gaussian", "grad_norm", "hamming", "hash_bits", "hash_normal",
     "hash_uniform", "huber", "ignore_momentum", "ignore_momentum_norm", "ignore_norm", "ignore_value", "importance",
     "info_nce", "inverse_cdf", "kl_k1", "kl_k2", "kl_k3", "label_smoothed", "lambda_returns", "leaves",
-    "levenshtein", "map_tree", "margin", "mask", "masked_mean", "merge", "merge_moments", "midpoints", "moments",
-    "multi_logits", "munchausen_bonus", "n_step", "nest", "normalise", "ou_step", "pcgrad", "penalty", "perturb",
-    "pick", "pick_atoms", "pink_step", "policy_gradient", "popart", "ppg_joint", "project", "put", "put_", "q_td",
-    "q_td_rescaled", "quantile_huber", "rescale", "retrace", "same_shape", "scan", "second_moment", "select",
+    "levenshtein", "map_tree", "margin", "mask", "masked_mean", "masked_means", "merge", "merge_moments", "midpoints",
+    "moments", "multi_logits", "munchausen_bonus", "n_step", "nest", "normalise", "ou_step", "pcgrad", "penalty",
+    "perturb", "pick", "pick_atoms", "pink_step", "policy_gradient", "popart", "ppg_joint", "project", "put", "put_",
+    "q_td", "q_td_rescaled", "quantile_huber", "rescale", "retrace", "same_shape", "scan", "second_moment", "select",
     "sequence_priority", "shuffle_draws", "shuffled", "soft_focal", "soft_value", "split", "stack",
     "symexp", "symlog", "take", "td_goal", "td_lambda_error", "to_device", "to_dtype", "to_list", "to_numpy",
     "to_tensor", "trust_region", "two_hot", "unflatten", "unfold", "uniform_legal", "unrescale", "unstack", "upgo_loss",

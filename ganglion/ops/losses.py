@@ -10,9 +10,7 @@ from ganglion.ops.rows import alike, pick, within
 
 def huber(error: Tensor, delta: float = 1.0) -> Tensor:
     """e^2 / 2 within delta, delta (|e| - delta / 2) beyond."""
-    size = error.abs()
-    small = size.clamp(max=delta)
-    return small * (size - 0.5 * small)
+    return torch.nn.functional.huber_loss(error, torch.zeros_like(error), reduction="none", delta=delta)
 
 
 def penalty(error: Tensor, kind: str) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ganglion.core import Draw, Noise
-from ganglion.ops.across import mean
+from ganglion.ops.across import mean, several
 
 
 def alike(name: str, *tensors: Tensor) -> None:
@@ -50,6 +50,8 @@ def best(q: Tensor, legal: Tensor | None = None) -> Tensor:
 
 def at(value: Tensor, ahead: Tensor) -> Tensor:
     """value[ahead[t, b], b]: [S, B] and [T, B] int64 -> [T, B]. Trailing axes of `value` come along."""
+    if len(value) == 1 and len(ahead) == 1:  # a row there is only one of
+        return value
     extra = value.dim() - ahead.dim()
     index = ahead.reshape(*ahead.shape, *[1] * extra).expand(*ahead.shape, *value.shape[ahead.dim() :])
     return value.gather(0, index)
@@ -68,12 +70,21 @@ def masked_mean(x: Tensor, valid: Tensor) -> Tensor:
     return mean(torch.where(valid, x, 0.0).sum(), valid.sum())
 
 
+def masked_means(valid: Tensor, *rows: Tensor) -> tuple[Tensor, ...]:
+    """The `masked_mean` of each; together where operations are run one by one."""
+    if torch.compiler.is_compiling() or several():
+        return tuple(masked_mean(x, valid) for x in rows)
+    alike("masked_means", valid, *rows)
+    return mean(torch.where(valid, torch.stack(rows), 0.0).flatten(1).sum(1), valid.sum()).unbind()
+
+
 def normalise(x: Tensor, valid: Tensor | None = None, eps: float = 1e-6) -> Tensor:
     """(x - mean) / std over valid rows; constant input gives 0, and so do invalid rows."""
     valid = torch.ones_like(x, dtype=torch.bool) if valid is None else valid
-    centred = torch.where(valid, x - masked_mean(x, valid), 0.0)
-    centred = torch.where(valid, centred - masked_mean(centred, valid), 0.0)  # the rounding of a large mean goes too
-    return centred * (masked_mean(centred.square(), valid) + eps**2).rsqrt()
+    count = valid.sum()
+    centred = torch.where(valid, x - mean(torch.where(valid, x, 0.0).sum(), count), 0.0)
+    centred = torch.where(valid, centred - mean(centred.sum(), count), 0.0)  # the rounding of a large mean goes too
+    return centred * (mean(centred.square().sum(), count) + eps**2).rsqrt()
 
 
 def sequence_priority(error: Tensor, weight: Tensor | None = None, eta: float = 0.9) -> Tensor:
@@ -83,6 +94,8 @@ def sequence_priority(error: Tensor, weight: Tensor | None = None, eta: float = 
     """
     live = torch.ones_like(error, dtype=torch.bool) if weight is None else weight > 0
     size = torch.where(live, error.detach().abs(), 0.0)
+    if error.shape[0] == 1:
+        return size[0]
     return eta * size.amax(0) + (1 - eta) * size.sum(0) / live.sum(0).clamp(min=1)
 
 

@@ -223,12 +223,13 @@ def some(mini: Any, rows: Rows) -> Any:
 
 def enter(obs: Obs) -> Obs:
     """[B, ...] -> [1, B, ...]: algorithms, processors and buffers see time first."""
-    return ops.map_tree(lambda x: x[None], obs)
+    return ops.map_tree(lambda x: x.unsqueeze(0), obs)
 
 
 def leave(acted: Acted, past: Past) -> Acted:
     """The moment that was acted in, without the time axis; memory and what is carried keep theirs."""
-    action, extras = ops.map_tree(lambda x: x[0], (acted.action, acted.extras))
+    action = ops.select(acted.action, 0)
+    extras = ops.select(acted.extras, 0) if acted.extras else acted.extras
     return Acted(action, extras, laid_out(acted.memory), acted.carried or past.carried)
 
 

@@ -306,7 +306,7 @@ PROPERTIES = {
 
 def check_algorithm(cfg: AlgoConfig, spec: EnvSpec) -> CheckReport:
     """All properties of an algorithm over the spaces of an environment."""
-    spec = EnvSpec(spec.obs, spec.action, SLOTS, spec.name)
+    spec = EnvSpec(spec.obs, spec.action, SLOTS * len(spec.agents), spec.name, spec.agents)
     make = partial(Bench, cfg, spec)
     findings = []
     for name, promise in PROPERTIES.items():

@@ -75,7 +75,9 @@ class Evaluator:
                 late = min((began[slot] for slot in playing), default=0) + self.max_steps
             if not playing:
                 break
-        return named([in_turn(finished[place or slice(None)])[: self.wanted] for _, place in seats], seats)
+        played = [in_turn(finished[place or slice(None)])[: self.wanted] for _, place in seats]
+        episodes, numbers = named(played, seats)
+        return episodes, {**numbers, **of_teams(finished[seats[0][1] or slice(None)], env.spec.copies)}
 
     def tell(self) -> None:
         """Says once that an episode did not end: nothing else would."""
@@ -104,6 +106,13 @@ def named(
     told = [e._replace(player=name) for name, own in zip(names, played, strict=True) for e in own]
     means = {f"eval/{name}/return_mean": fmean(e.total for e in own) for name, own in zip(names, played, strict=True)}
     return told, {**score(played[0]), **means}
+
+
+def of_teams(own: Sequence[list[Episode]], copies: int) -> Mapping[str, float]:
+    """What the agents of one player get together in a copy of the game, on average; nothing where it has one."""
+    each = [own[copy::copies] for copy in range(copies)]  # the episodes of each copy's agents
+    totals = [sum(e.total for e in game) for agents in each for game in zip(*agents, strict=False)]
+    return {"eval/team_return_mean": fmean(totals)} if len(own) > copies else {}
 
 
 def deviation(values: list[float], lost: int = 0) -> float:

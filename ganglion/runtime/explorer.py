@@ -20,6 +20,7 @@ from ganglion.runtime.agent import PLAYER, Agent
 from ganglion.runtime.randomness import SlotNoise, Stream, derive
 
 MOST = 64  # steps of one block in an ordinary environment
+FEW = 256  # numbers that Python adds up sooner than torch
 STRIDE = 8  # steps of a pure world in one compiled function
 
 
@@ -161,6 +162,7 @@ class Explorer:
             walk = Walk(engine.fuse(Turn(self.pure, self.seats, self.spec.slots)), self.seats)
             self.walks = {count: engine.wrap(walk, f"walk/{count}") for count in {1, stride}}
         self.now: Step | None = None  # what the slots see
+        self.shown: tuple[Step | None, Any] = None, None  # the same as a block of one step, where it was made
 
     def step(self, at: Progress) -> LogData:
         """A block of actions of every slot."""
@@ -190,7 +192,6 @@ class Explorer:
 
     # ------------------------------------------------------------ an environment, step by step
 
-    @torch.no_grad()
     def step_on(self, now: Step, count: int, at: Progress) -> tuple[int, tuple[Episode, ...]]:
         """So many steps of an environment."""
         env, seats = self.env, self.seats
@@ -208,17 +209,27 @@ class Explorer:
             lost.append(env.faults.lost)
             if env.faults.count > env.faults.most:  # the run ends here, and is saved
                 break
-            starts = ~before.valid.to(self.engine.device)[None]
+            starts = ~before.valid.to(self.engine.device).unsqueeze(0)
             for seat, own in zip(seats, acted, strict=True):
                 seat.past = Past(own.memory, seat.own(starts, 1), own.carried)
         self.now = steps[-1]
-        seen, after = in_blocks(steps)
+        seen, after = self.in_blocks(steps)
         if any(gone is not None for gone in lost):  # actions that came to nothing, for their episode was lost
             none = torch.zeros_like(now.valid)
             seen = seen._replace(valid=seen.valid & ~torch.stack([none if gone is None else gone for gone in lost]))
         for k, seat in enumerate(seats):
             seat.push(seen, after, *remembered([own[k] for own in acts], [own[k] for own in pasts]), self.now.obs, at)
-        return int(decided(seen).sum()), self.named(env.episodes())
+        return counted(decided(seen)), self.named(env.episodes())
+
+    def in_blocks(self, steps: Sequence[Step]) -> tuple[Step, Step]:
+        """What was seen before and after each action, [T, B, ...]."""
+        if len(steps) > 2:
+            seen = ops.stack(steps)
+            return ops.map_tree(lambda x: x[:-1], seen), ops.map_tree(lambda x: x[1:], seen)
+        known, before = self.shown
+        after = timed(steps[1])
+        self.shown = steps[1], after  # what comes after this action comes before the next
+        return before if known is steps[0] else timed(steps[0]), after
 
     def named(self, episodes: Sequence[Episode]) -> tuple[Episode, ...]:
         """Who played them, where there are several players."""
@@ -286,13 +297,15 @@ def decided(seen: Step) -> Tensor:
     return seen.valid & seen.acts if isinstance(seen.acts, Tensor) else seen.valid
 
 
-def in_blocks(steps: Sequence[Step]) -> tuple[Step, Step]:
-    """What was seen before and after each action, [T, B, ...]."""
-    if len(steps) == 2:
-        before, after = (ops.map_tree(lambda x: x[None], step) for step in steps)
-        return before, after
-    seen = ops.stack(steps)
-    return ops.map_tree(lambda x: x[:-1], seen), ops.map_tree(lambda x: x[1:], seen)
+def timed(step: Step) -> Step:
+    """[B, ...] -> [1, B, ...]."""
+    block: Step = ops.map_tree(lambda x: x.unsqueeze(0), step)
+    return block
+
+
+def counted(flags: Tensor) -> int:
+    """How many of [T, B] are true; a few are counted sooner one by one."""
+    return sum(map(sum, flags.tolist())) if flags.is_cpu and flags.numel() <= FEW else int(flags.sum())
 
 
 def remembered(acts: Sequence[Acted], pasts: Sequence[Past]) -> tuple[Acted, Past]:
@@ -303,5 +316,6 @@ def remembered(acts: Sequence[Acted], pasts: Sequence[Past]) -> tuple[Acted, Pas
 
 def in_time(acts: Sequence[Acted]) -> Acted:
     """Several moments [B, ...] as one [T, B, ...]; memory and what is carried are those after the last."""
-    action, extras = ops.stack([(acted.action, acted.extras) for acted in acts])
+    each = [(acted.action, acted.extras) for acted in acts]
+    action, extras = ops.stack(each) if len(each) > 1 else ops.map_tree(lambda x: x.unsqueeze(0), each[0])
     return Acted(action, extras, acts[-1].memory, acts[-1].carried)

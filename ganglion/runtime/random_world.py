@@ -9,6 +9,7 @@ import torch
 
 from ganglion import ops
 from ganglion.core import (
+    CENTRAL,
     Box,
     Composite,
     Discrete,
@@ -20,6 +21,7 @@ from ganglion.core import (
     Space,
     State,
     Step,
+    central,
 )  # fmt: skip
 
 CPU = torch.device("cpu")
@@ -65,18 +67,37 @@ class RandomWorld(Env):
         self.g = torch.Generator().manual_seed(seed % 2**31)
         slots = self.spec.slots
         off = torch.zeros(slots, dtype=torch.bool)
-        self.now = Step(draw(self.spec.obs, slots, self.g), torch.zeros(slots), off, off, ~off)
+        self.now = Step(self.show(), torch.zeros(slots), off, off, ~off)
         return self.now
+
+    def show(self) -> Any:
+        """What the slots see; what is central is the same for all agents of a copy."""
+        spec = self.spec
+        obs = draw(spec.obs, spec.slots, self.g)
+        if central(spec.obs) is not None:
+            copies = torch.arange(spec.slots) % spec.copies
+            obs[CENTRAL] = ops.map_tree(lambda x: x[copies], obs[CENTRAL])
+        return obs
+
+    def endings(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Which slots' episodes are terminated and truncated, and which go on: agents die one by one, time is up for
+        all of a copy, and the dead wait for the last."""
+        agents, alive = len(self.spec.agents), self.now.valid
+        ends = torch.rand(self.spec.slots, generator=self.g)
+        late = ends > 0.9
+        if agents > 1:
+            late = late[: self.spec.copies].repeat(agents)
+        waits = alive.view(agents, -1).any(0).repeat(agents) & ~alive  # for the end of others
+        terminated, truncated = (ends < 0.1) & alive, late & alive
+        return terminated, truncated, ~(terminated | truncated | waits)
 
     def step(self, action: Any) -> Step:
         action = ops.to_device(action, CPU)
         self.check(self.spec.action, action)
         self.check_legal(action)
-        slots, alive = self.spec.slots, self.now.valid
-        ends = torch.rand(slots, generator=self.g)
-        terminated, truncated = (ends < 0.1) & alive, (ends > 0.9) & alive
-        reward = torch.randn(slots, generator=self.g) * alive
-        self.now = Step(draw(self.spec.obs, slots, self.g), reward, terminated, truncated, ~(terminated | truncated))
+        terminated, truncated, valid = self.endings()
+        reward = torch.randn(self.spec.slots, generator=self.g) * self.now.valid
+        self.now = Step(self.show(), reward, terminated, truncated, valid)
         return self.now
 
     def check(self, space: Space, action: Any) -> None:
@@ -103,6 +124,9 @@ class RandomWorld(Env):
         match self.now.obs, self.spec.action:
             case {"action_mask": mask}, Discrete():
                 hold(mask.gather(-1, action[:, None]).all(), "an action that the mask forbids was taken")
+            case {"action_mask": masks}, Composite():
+                legal = [mask.gather(-1, action[name][:, None]).all() for name, mask in masks.items()]
+                hold(all(legal), "an action that a mask forbids was taken")
 
     def episodes(self) -> list[Episode]:
         return []
@@ -125,5 +149,5 @@ def all_legal(obs: Any) -> Any:
     """The observation where every action is legal."""
     match obs:
         case Mapping() if "action_mask" in obs:
-            return {**obs, "action_mask": torch.ones_like(obs["action_mask"])}
+            return {**obs, "action_mask": ops.map_tree(torch.ones_like, obs["action_mask"])}
     return obs

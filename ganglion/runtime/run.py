@@ -47,6 +47,7 @@ from ganglion.runtime.build import build, build_agents, build_env, build_evaluat
 from ganglion.runtime.engine import Engine
 from ganglion.runtime.evaluator import deviation, never
 from ganglion.runtime.failures import Failed
+from ganglion.runtime.initial_weights import take_over
 from ganglion.runtime.players import Player, Table, check_scored
 from ganglion.runtime.randomness import derive
 from ganglion.runtime.trainer import Trainer, named
@@ -103,9 +104,21 @@ class Run:
             run = cls(cfg, folder or made(cfg.title), trainer)
             undo.callback(run.mirror.close)
             run.why = why
+            run.start()
             run.begin()
             undo.pop_all()
         return run
+
+    def start(self) -> None:
+        """From weights of another run, where the settings name one."""
+        init = self.cfg.init
+        if init.run is None:
+            return
+        folder = open_folder(init.run, "init.run")
+        state, path = beside_training(lambda: chosen(folder, Checkpoints(folder / "checkpoints", 1), init.which))
+        with taking(path):
+            told = [take_over(agent, state, init.parts, str(path)) for agent in self.trainer.agents]
+        self.why = "\n".join(filter(None, (self.why, *told)))
 
     def begin(self) -> None:
         """Takes an unused folder, and writes down what the run is."""
@@ -146,6 +159,7 @@ class Run:
         newest = run.checkpoints.newest(finite=cfg.train.on_nan == "stop")
         if newest is None:
             run.offset = 0
+            run.start()
         else:
             run.take_up(newest)
         run.changed = bool(overrides)

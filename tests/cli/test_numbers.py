@@ -9,6 +9,7 @@ import types
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from functools import reduce
+from inspect import get_annotations
 from pathlib import Path
 from typing import Annotated, Any, Union, get_args, get_origin
 
@@ -25,7 +26,7 @@ from tests.contract import worlds
 VALUES = ["0", "-1", ".nan", ".inf", "1e308", "1e-320", str(2**62), str(2**63), "-0.0", str(10**40), "1k", "true",
           "null", "[]", "{}"]  # fmt: skip
 PATIENCE = 30  # seconds
-SMALL = ["env.slots=4", "algo.net.hidden=[8]", "train.budget=64 steps", "eval={every: 40 steps, episodes: 2}",
+SMALL = ["env.slots=4", "train.budget=64 steps", "eval={every: 40 steps, episodes: 2}",
          "save={every: 40 steps, keep: 1}", "log={every: 20 steps, writers: [jsonl]}", "run.fast=eager",
          "run.device=cpu"]  # fmt: skip
 RATIO = "algo.limiter={opt_interval: 4, warmup: 8}"
@@ -54,7 +55,15 @@ CASES = {
     "atari": ["algo=ppo", "algo.horizon=4", "env={kind: atari, id: pong, workers: 0, frames: 60}"],
     "games": ["algo=ppo", "algo.horizon=8", "env={kind: matrix, id: penalty, k: 1}"],
     "kuhn": ["algo=ppo", "algo.horizon=8", "env=kuhn"],
+    "goals": ["algo=dqn", RATIO, "algo.replay={capacity: 64, batch: 4, relabel: {kind: hindsight}}",
+              "env={kind: toy, id: goal, size: 4}"],
+    "demonstrated": ["algo=dqn", RATIO, REPLAY, "algo.processor=demonstrated", "env={kind: toy, id: bandit}"],
+    "joint": ["algo=dqn", RATIO, REPLAY, "env={kind: torch, id: pendulum, wrap: [{kind: joint, bins: 3}]}"],
 }  # fmt: skip
+ROUNDS = "env={kind: matrix, id: rock_paper_scissors, rounds: 8}"
+for matchmaker in registry.TABLE["matchmaker"]:
+    league = f"league={{kind: {matchmaker}, players: {{main: main}}}}"
+    CASES[f"league {matchmaker}"] = ["algo=ppo", "algo.horizon=8", ROUNDS, league]
 
 
 def of_contract() -> dict[str, list[str]]:
@@ -70,7 +79,7 @@ def of_contract() -> dict[str, list[str]]:
     }
 
 
-CASES |= of_contract()
+CASES = {name: [*words, "algo.net.hidden=[8]"] for name, words in CASES.items()} | of_contract()
 
 
 def numeric(annotation: Any) -> bool:
@@ -92,11 +101,16 @@ def places(config: Config, at: str = "") -> Iterator[str]:
 
 def everywhere() -> Iterator[tuple[str, str]]:
     """All numeric settings of all that is registered."""
-    for family in registry.TABLE.keys() - {"mode"}:
+    for family in registry.TABLE.keys() - {"mode", "wrapper"}:
         for name in registry.TABLE[family]:
             if name not in ("envpool", "atari"):  # a library is needed, or it is gym's and frames beside it
                 kind = registry.lookup(family, name)
-                yield from ((kind.__name__, key) for key, x in kind.model_fields.items() if numeric(x.annotation))
+                yield from (definer(kind, key) for key, x in kind.model_fields.items() if numeric(x.annotation))
+
+
+def definer(kind: type[Config], name: str) -> tuple[str, str]:
+    """A setting, and the class that says what it takes."""
+    return next(cls.__name__ for cls in kind.__mro__ if name in get_annotations(cls)), name
 
 
 def found() -> dict[tuple[type, str], tuple[str, str]]:
@@ -113,7 +127,17 @@ def found() -> dict[tuple[type, str], tuple[str, str]]:
 
 
 SEEN = found()
-FIELDS = [*SEEN.values(), *(("atari", f"env.wrappers=[{{{name}: §}}]") for name in SETTINGS)]
+WRAPPERS = [(name, registry.lookup("wrapper", name).model_fields) for name in registry.TABLE["wrapper"]]
+FIELDS = [
+    *SEEN.values(),
+    *(("atari", f"env.wrappers=[{{{name}: §}}]") for name in SETTINGS),
+    *(
+        ("joint", f"env.wrap=[{{kind: {name}, {key}: §}}]")
+        for name, fields in WRAPPERS
+        for key, field in fields.items()
+        if numeric(field.annotation)
+    ),
+]
 
 
 class Late(BaseException):
@@ -155,8 +179,9 @@ def attempt(case: str, path: str, value: str, folder: Path) -> str:
 def test_there_are_enough_fields() -> None:
     assert len(FIELDS) > 120
     named = {path for _, path in FIELDS}
-    owners = {(kind.__name__, name) for kind, name in SEEN}
-    assert not [at for at in everywhere() if at not in owners]
+    owners = {definer(kind, name) for kind, name in SEEN}
+    missing = [at for at in everywhere() if at not in owners]
+    assert not missing, "CASES needs one that has these"
     assert {"algo.lr", "algo.replay.capacity", "env.clip_obs", "fleet.queue", "eval.every", "run.seed"} <= named
 
 

@@ -23,10 +23,12 @@ from ganglion.runtime.random_world import RandomWorld
 from ganglion.runtime.seeds import rehearse
 from tests.contract.worlds import (
     ACER,
+    ALPHA,
     ARM,
     CASES,
     DQN,
     FLASH,
+    GEARS,
     IMPALA,
     MASKED,
     PARTS,
@@ -42,10 +44,14 @@ from tests.contract.worlds import (
 
 PAGE = Path(__file__).parents[2] / "docs" / "support.md"
 Settings = dict[str, Any]
+NOTHING: Settings = {}
 
+WITHIN: Settings = {"inner": {"kind": "discrete_sac", **SAC}}  # of algorithms that hold another
 ROWS: dict[str, Settings] = {
     "a2c": ROLLOUT,
     "acer": ACER,
+    "airl": WITHIN,
+    "alphazero": ALPHA,
     "awac": SAC,
     "bc": SAC,
     "bootstrapped_dqn": DQN,
@@ -55,15 +61,22 @@ ROWS: dict[str, Settings] = {
     "d4pg": SAC,
     "ddpg": SAC,
     "discrete_sac": SAC,
+    "dqfd": DQN,
     "dqn": DQN,
     "flashsac": FLASH,
     "fqf": over(DQN, fractions=4),
+    "gail": WITHIN,
+    "hybrid_sac": SAC,
     "impala": IMPALA,
     "iql": SAC,
     "iqn": DQN,
+    "mappo": PPO,
+    "muzero": over(ALPHA, unroll=2),
     "ppg": PPG,
     "ppo": PPO,
     "pqn": PPO,
+    "pqn_vdn": PPO,
+    "qmix": DQN,
     "qrdqn": DQN,
     "r2d2": over(DQN, replay={"sequence": 6, "burn_in": 2}, net={"memory_size": 8}),
     "rainbow": DQN,
@@ -71,10 +84,12 @@ ROWS: dict[str, Settings] = {
     "redq": over(SAC, critics=3, delay=2),
     "reinforce": ROLLOUT,
     "sac": SAC,
+    "sqil": WITHIN,
     "td3": SAC,
     "td3_bc": SAC,
     "tqc": SAC,
     "trpo": TRPO,
+    "vdn": DQN,
 }
 
 
@@ -86,6 +101,7 @@ class Feature(NamedTuple):
     obs: Space = Box((4,))
     action: Space | None = None  # None: one that the algorithm accepts
     slots: int = 4
+    hybrid: Space | None = None  # the observation for algorithms of hybrid actions, where theirs is another
     run: Callable[[AlgoConfig, EnvSpec], None] | None = None  # None: two updates in a made-up world
 
 
@@ -104,7 +120,9 @@ def joined(cfg: AlgoConfig, spec: EnvSpec) -> None:
 def run_config(cfg: AlgoConfig, spec: EnvSpec, seed: int = 0, **run: Any) -> RunConfig:
     """Of a run in a small world with such actions."""
     continuous = isinstance(spec.action, Box)
-    env = {"kind": "toy", "id": "identity", "slots": spec.slots, "continuous": continuous}
+    env: Settings = {"kind": "toy", "id": "identity", "slots": spec.slots, "continuous": continuous}
+    if isinstance(spec.action, Composite):
+        env = {"kind": "toy", "id": "hybrid", "slots": spec.slots}
     chosen = {"seed": seed, "device": "cpu", "fast": "eager", **run}
     return RunConfig.model_validate({"algo": cfg, "env": env, "train": {"budget": "400 steps"}, "run": chosen})
 
@@ -131,7 +149,7 @@ def has_case(cfg: AlgoConfig, spec: EnvSpec) -> None:
 
 HYBRID = Composite({"gear": THREE, "steer": ARM})
 FEATURES: dict[str, Feature] = {
-    "mask": Feature("action masks", obs=MASKED, action=THREE),
+    "mask": Feature("action masks", obs=MASKED, action=THREE, hybrid=GEARS),
     "memory": Feature("recurrent networks", {"net": {"memory": "gru", "memory_size": 8}}),
     "dict": Feature("observations of several parts", obs=PARTS),
     "image": Feature("images", obs=Box((1, 36, 36), torch.uint8)),
@@ -147,7 +165,7 @@ FEATURES: dict[str, Feature] = {
     "ray": Feature("distributed runs", run=through_broker),
     "resume": Feature("bit-exact resume", run=has_case),
 }
-NATIVE: Mapping[str, Space] = {"any": THREE, "discrete": Discrete(4), "bounded": ARM}
+NATIVE: Mapping[str, Space] = {"any": THREE, "discrete": Discrete(4), "bounded": ARM, "hybrid": HYBRID}
 
 
 class Cell(NamedTuple):
@@ -155,13 +173,24 @@ class Cell(NamedTuple):
     why: str = ""  # of a no: what a user is told
 
 
+def resolved(algo: str, more: Settings = NOTHING) -> RunConfig:
+    """The small settings of an algorithm with others laid over them, or over those of the algorithm that it holds."""
+    own = ROWS[algo]
+    laid = {"inner": over(own["inner"], **more)} if "inner" in own and "bonus" not in more else over(own, **more)
+    return resolve({"algo": {"kind": algo, **laid}, "env": {"kind": "toy", "id": "chain"}})
+
+
 def attempt(algo: str, name: str) -> Cell:
     """What comes of a feature asked of an algorithm: it works, or it is refused in a line. All else is raised."""
     feature, kind = FEATURES[name], registry.lookup("algo", algo)
-    spec = EnvSpec(feature.obs, feature.action or NATIVE[kind.actions], feature.slots, "world")
-    asked = {"algo": {"kind": algo, **over(ROWS[algo], **feature.settings)}, "env": {"kind": "toy", "id": "chain"}}
+    if kind.imitates and feature.run in (seeds, through_broker):
+        return Cell("-")
+    action, obs = feature.action or NATIVE[kind.actions], feature.obs
+    if kind.actions == "hybrid" and feature.hybrid is not None:
+        action, obs = HYBRID, feature.hybrid
+    spec = EnvSpec(obs, action, feature.slots, "world")
     try:
-        cfg = resolve(asked).algo
+        cfg = resolved(algo, feature.settings).algo
         (feature.run or updates)(cfg, spec)
     except UserError as error:
         if "env.wrap=[joint]" not in str(error) or feature.action is None:

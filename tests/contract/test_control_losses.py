@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ganglion import ops
-from ganglion.core import Space
+from ganglion.core import Composite, Space
 from ganglion.nn import nets
 from ganglion.nn.norms import BatchNorm, DroppedMLP, thinned
 from tests.contract.worlds import ARM, SAC, THREE, Bench, Case, over
@@ -345,3 +345,43 @@ def test_discrete_sac() -> None:
     close(one.metrics["actor"], one.mean(climbed))
     moved = one.after.model.warmth["log"] - before.model.warmth["log"]
     assert (moved.item() < 0) == (one.mean(entropy) > one.mean(dict.fromkeys(one.rows, 0.5 * log(3))))
+
+
+@pytest.mark.parametrize("temperature", [None, 0.3])
+def test_hybrid_sac(temperature: float | None) -> None:
+    """Delalleau et al. 2019 with critics of all numbers at once: a sum over choices, a sample of the numbers."""
+    space = Composite({"gear": THREE, "steer": ARM})
+    one = Learned("hybrid_sac", space, entropy=0.5, temperature=temperature)
+    t, before = one.t, one.before
+    warm, warmth = before.model.warmth["log"].exp().tolist()
+
+    def acts(obs: Tensor, past: Any, part: int) -> tuple[Array, Tensor, Array]:
+        """Probabilities of the choices, numbers and the logarithms of their densities."""
+        raw = said(before.model.action(obs, past)[0])[0]
+        pairs = [sampled(raw[b, 3:], one.normal(part)[b]) for b in range(len(raw))]
+        return softmax(raw[:, :3]), torch.tensor(np.stack([a for a, _ in pairs]))[None], np.array([p for _, p in pairs])
+
+    later, numbers, dense = acts(t.next_obs, t.next_past, 0)
+    after = said(before.target.value(t.next_obs, t.next_past, numbers)[0])[:, 0].min(0)
+    q = said(before.model.value(t.obs, t.past, t.action["steer"])[0])[:, 0]
+    now, own, density = acts(t.obs, t.past, 1)
+    judged = said(one.between.model.value(t.obs, t.past, own)[0])[:, 0].min(0)  # by critics that have moved
+    losses, climbed, entropy, spread = {}, {}, {}, {}
+    for b in one.rows:
+        gear = int(t.action["gear"][0, b])
+        expected = sum(later[b, i] * (after[b, i] - warm * log(later[b, i])) for i in range(3))
+        goal = one.target(b, expected - warmth * dense[b])
+        losses[b] = sum((q[c, b, gear] - goal) ** 2 for c in range(2))
+        entropy[b], spread[b] = -sum(now[b, i] * log(now[b, i]) for i in range(3)), -density[b]
+        value = sum(now[b, i] * judged[b, i] for i in range(3))
+        climbed[b] = -(value + warm * entropy[b] + warmth * spread[b])
+    close(one.metrics["critic"], one.mean(losses))
+    close(one.metrics["actor"], one.mean(climbed))
+    close(one.metrics["entropy"], one.mean(entropy))
+    close(one.metrics["spread"], one.mean(spread))
+    moved = (one.after.model.warmth["log"] - before.model.warmth["log"]).tolist()
+    if temperature is not None:
+        assert moved == [0, 0]
+        return
+    assert (moved[0] < 0) == (one.mean(entropy) > one.mean(dict.fromkeys(one.rows, 0.5 * log(3))))
+    assert (moved[1] < 0) == (one.mean(spread) > one.mean(dict.fromkeys(one.rows, -2.0)))

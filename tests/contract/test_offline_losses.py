@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from ganglion import ops
-from tests.contract.test_control_losses import HIGH, LOW, Learned, exact, exact_inputs, said, sampled
+from tests.contract.test_control_losses import HIGH, LOW, Learned, exact, exact_inputs, said, sampled, samples
 from tests.contract.worlds import ARM, DQN, SAC, THREE, Bench, Case, over
 
 __all__ = ["exact_inputs"]  # networks read observations as they come
@@ -176,3 +177,27 @@ def test_rebrac() -> None:
     cloning = np.mean([(((said(chosen)[0, b] - said(t.action)[0, b]) / HALF) ** 2).sum() for b in rows])
     scale = 1 / np.mean([abs(worth[b]) for b in rows])
     assert told["actor"] == pytest.approx(0.3 * cloning - scale * np.mean([worth[b] for b in rows]), rel=1e-4)
+
+
+def test_edac() -> None:
+    """An et al. 2021, equation 6: how alike the slopes of two critics along the action are, over all pairs."""
+    count, size, half = 4, len(LOW), torch.tensor(HALF)
+    seen = Learned("edac", critics=count, temperature=0.3)
+    t, before = seen.t, seen.before
+    later, logp = samples(before.model, t.next_obs, t.next_past, seen.normal(0))
+    after = said(before.target.value(t.next_obs, t.next_past, later)[0])[:, 0].min(0) - 0.3 * logp
+    q = said(before.model.value(t.obs, t.past, t.action)[0])[:, 0]
+    errors = {b: sum((q[k, b] - seen.target(b, after[b])) ** 2 for k in range(count)) for b in seen.rows}
+    assert seen.metrics["critic"] == pytest.approx(seen.mean(errors), rel=1e-4)
+
+    slopes = np.zeros((count, len(q[0]), size))
+    for i in range(size):
+        moved = t.action.clone()
+        moved[..., i] += 0.2 * half[i]
+        slopes[:, :, i] = (said(before.model.value(t.obs, t.past, moved)[0])[:, 0] - q) / 0.2
+    alike = {}
+    for b in seen.rows:
+        pairs = [(i, j) for i in range(count) for j in range(count) if i != j]
+        cosine = lambda x, y: float(x @ y) / float(np.linalg.norm(x) * np.linalg.norm(y))  # noqa: E731
+        alike[b] = sum(cosine(slopes[i, b], slopes[j, b]) for i, j in pairs) / (count - 1)
+    assert seen.metrics["likeness"] == pytest.approx(seen.mean(alike), rel=1e-2, abs=1e-3)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
 
 import pytest
 import torch
 
 from ganglion import registry
-from ganglion.core import Box, Composite, Discrete, EnvSpec, MultiBinary, MultiDiscrete
+from ganglion.core import Box, Composite, Discrete, EnvSpec, MultiBinary, MultiDiscrete, Progress
 from ganglion.envs.joint_actions import Joint
 from ganglion.errors import UserError
 from ganglion.runtime.build import build
+from ganglion.runtime.check_algorithm import Bench
 from ganglion.runtime.random_world import RandomWorld
-from tests.contract.support import BEGIN, END, FEATURES, NATIVE, PAGE, ROWS, attempt, line, reason, run_config
+from tests.contract.support import BEGIN, END, FEATURES, NATIVE, PAGE, ROWS, attempt, line, reason, resolved, run_config
 from tests.contract.worlds import ARM, HYBRID, THREE
 
 
@@ -29,8 +31,34 @@ def test_the_row_of_an_algorithm(algo: str):
     for name, cell in cells.items():
         if cell.mark == "no":
             assert reason(cell.why) in told, "make the table anew: python -m tests.contract.support"
-            helps = ("Algorithms with it", "Try ", "ecurrent", "Accepted")
+            helps = ("Algorithms with it", "Try ", "ecurrent", "Accepted", "such as")
             assert any(words in cell.why for words in helps), f"{name}: {cell.why}"
+
+
+def section(algo: str) -> str:
+    """What docs/algorithms.md says of an algorithm."""
+    page = (PAGE.parent / "algorithms.md").read_text(encoding="utf-8")
+    return " ".join(page.partition(f"\n## {algo}\n")[2].partition("\n## ")[0].split())
+
+
+def explained(algo: str) -> set[str]:
+    """Names in its section, and in those of algorithms whose metrics it has, too."""
+    others = re.findall(r"Metrics: those of \[(\w+)\]", section(algo))
+    others += ["sac"] if "Metrics: those of `inner`" in section(algo) else []
+    return set(re.findall(r"`(\w+)`", section(algo))).union(*map(explained, others))
+
+
+@pytest.mark.parametrize("algo", ROWS)
+def test_every_metric_of_an_algorithm_is_explained(algo: str):
+    kind = registry.lookup("algo", algo)
+    bench = Bench(resolved(algo).algo, EnvSpec(Box((4,)), NATIVE[kind.actions], 4, "world"))
+    at, names = Progress(), set[str]()
+    while at.opt_steps < 9:
+        log = bench.learner.step(at) if bench.learner.owes(at) else None
+        at = bench.collect(at) if log is None else log.at
+        names |= set() if log is None else set(log.metrics)
+    assert names <= explained(algo)
+    assert re.search(r"\b(19|20)\d\d\b", section(algo)), "its paper"
 
 
 @pytest.mark.skipif(os.environ.get("GANGLION_SOAK") != "1", reason="starts a Ray cluster for each algorithm")

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from ganglion import registry
-from ganglion.core import Box, Composite, Discrete, EnvSpec, MultiBinary, MultiDiscrete, Space
+from ganglion.core import CENTRAL, Box, Composite, Discrete, EnvSpec, MultiBinary, MultiDiscrete, Rules, Space
+from ganglion.envs.board_games import rules_of
 from ganglion.fast import one_graph as one_graph
 from ganglion.runtime import check_algorithm
 from ganglion.runtime.random_world import CPU as CPU
@@ -25,9 +26,19 @@ class Case:
     obs: Space = Box((4,))
     settings: dict[str, Any] = field(default_factory=dict)
     slots: int = 6
+    agents: tuple[str, ...] = ("agent",)
+    rules: Rules | None = None
 
     def spec(self) -> EnvSpec:
-        return EnvSpec(self.obs, self.action, self.slots, self.name)
+        return EnvSpec(self.obs, self.action, self.slots, self.name, self.agents, rules=self.rules)
+
+
+@dataclass(frozen=True)
+class Team(Case):
+    """Of three agents, who die one by one."""
+
+    slots: int = 12
+    agents: tuple[str, ...] = ("a", "b", "c")
 
 
 TWO, THREE = Discrete(2), Discrete(3)
@@ -38,8 +49,12 @@ MIXED = Composite(
 )
 PARTS = Composite({"speed": Box((2,)), "gear": Discrete(3), "lamps": MultiBinary(2)})
 GRID = Composite({"cells": Box((10, 10, 4), torch.uint8, (0.0,), (1.0,)), "action_mask": MultiBinary(3)})
+CENTRAL_MASKED = Composite({**MASKED.items, CENTRAL: Box((5,))})
+CENTRAL_MIXED = Composite({"speed": Box((2,)), "gear": Discrete(3), CENTRAL: Composite({"map": Box((2, 3))})})
 SETS = Composite({"units": Box((5, 3)), "units_mask": MultiBinary(5), "speed": Box((2,))})
 HYBRID = Composite({"steer": ARM, "gear": THREE, "lamps": MultiBinary(2), "keys": MultiDiscrete((2, 3))})
+PARAMETRISED = Composite({"gear": THREE, "steer": ARM, "gas": Box((), low=(0.0,), high=(1.0,))})
+GEARS = Composite({"obs": Box((3,)), "action_mask": Composite({"gear": MultiBinary(3)})})
 SMALL_REPLAY = {"capacity": 600, "batch": 16}
 DQN = {"replay": SMALL_REPLAY, "limiter": {"warmup": 50, "opt_interval": 6}, "net": {"hidden": [16]}, "target_every": 3}
 PPO = {"horizon": 8, "epochs": 2, "minibatches": 2, "net": {"hidden": [16, 16]}}
@@ -53,6 +68,11 @@ FLASH = SAC | {"net_critic": {"hidden": [16, 16]}}
 
 
 RND = {"kind": "rnd", "features": 8, "net": {"hidden": [16]}}
+
+
+ALPHA = {"horizon": 3, "simulations": 2, "replay": SMALL_REPLAY, "limiter": {"warmup": 50, "opt_interval": 6},
+         "net": {"hidden": [16]}}  # fmt: skip
+THREE_IN_A_ROW = Composite({"obs": Box((2, 3, 3)), "action_mask": MultiBinary(9)})
 
 
 def over(settings: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -69,6 +89,14 @@ CASES = [
     Case("dqn-noisy", "dqn", THREE, MASKED, over(DQN, noisy=0.5, epsilon=0.1, dueling=True, tau=0.01,
          net={"memory": "gru", "memory_size": 8})),
     Case("dqn-munchausen", "dqn", THREE, MASKED, over(DQN, munchausen=0.9, n_step=2)),
+    Case("alphazero", "alphazero", Discrete(9), THREE_IN_A_ROW, ALPHA, rules=rules_of("tictactoe")),
+    Case("alphazero-gumbel", "alphazero", Discrete(9), THREE_IN_A_ROW, over(ALPHA, search="gumbel", lam=0.5,
+         considered=3, symmetries=False, replay={"kind": "prioritised"}), rules=rules_of("tictactoe")),
+    Case("alphazero-tower", "alphazero", Discrete(7), Composite({"obs": Box((2, 6, 7)), "action_mask": MultiBinary(7)}),
+         over(ALPHA, net={"grid": "tower", "blocks": 1}), rules=rules_of("connect_four")),
+    Case("muzero", "muzero", TWO, settings=over(ALPHA, unroll=2)),
+    Case("muzero-all", "muzero", THREE, MASKED, over(ALPHA, unroll=2, players=2, consistency=2.0, lam=0.9,
+         search="gumbel", considered=1, replay={"kind": "prioritised"}, net={"normalise": True})),
     Case("bootstrapped_dqn", "bootstrapped_dqn", TWO, settings=DQN),
     Case("bootstrapped_dqn-all", "bootstrapped_dqn", THREE, MASKED, over(DQN, heads=4, share=0.5, evaluation="mean",
          n_step=3, loss="huber", epsilon=0.1, replay={"kind": "prioritised", "sequence": 4},
@@ -227,6 +255,28 @@ CASES = [
     Case("cql", "cql", ARM, settings=over(SAC, looks=3)),
     Case("cql-all", "cql", ARM, MIXED, over(SAC, looks=2, n_step=3, max_norm=5.0, temperature=0.2,
          replay={"kind": "prioritised"}, net={"normalise": True})),
+    Case("vdn", "vdn", TWO, settings=DQN),
+    Team("vdn-all", "vdn", THREE, CENTRAL_MASKED, over(DQN, dueling=True, lam=0.8, optimism=0.5,
+         replay={"kind": "prioritised", "sequence": 4, "burn_in": 1},
+         net={"memory": "lstm", "memory_size": 8, "normalise": True})),
+    Team("vdn-tau", "vdn", TWO, settings=over(DQN, tau=0.05, double=False, reward="mean")),
+    Case("qmix", "qmix", TWO, settings=DQN),
+    Team("qmix-all", "qmix", THREE, CENTRAL_MASKED, over(DQN, lam=0.8, optimism=0.5, mixed=4,
+         mixer={"hidden": [8], "normalise": True}, replay={"kind": "prioritised", "sequence": 4},
+         net={"memory": "gru", "memory_size": 8, "normalise": True})),
+    Team("qmix-joint", "qmix", TWO, PARTS, over(DQN, tau=0.05, mixer={"hidden": []})),
+    Case("pqn_vdn", "pqn_vdn", TWO, settings=PPO),
+    Team("pqn_vdn-all", "pqn_vdn", THREE, CENTRAL_MASKED, over(PPO, lam=0.9,
+         net={"memory": "lstm", "memory_size": 8, "normalise": True, "norm": "layer"})),
+    Case("mappo", "mappo", TWO, settings=PPO),
+    Team("mappo-hybrid", "mappo", HYBRID, CENTRAL_MIXED, over(PPO, critic={"hidden": [8], "normalise": True},
+         clip_value=0.2)),
+    Team("mappo-joint", "mappo", ARM, settings=over(PPO, critic={"hidden": [8], "normalise": True}, max_kl=0.5)),
+    Team("mappo-all", "mappo", THREE, CENTRAL_MASKED, over(PPO, critic={"hidden": [8]},
+         net={"memory": "gru", "memory_size": 8, "normalise": True})),
+    Case("edac", "edac", ARM, settings=over(SAC, critics=3, diversity=0.1)),
+    Case("edac-all", "edac", ARM, MIXED, over(SAC, critics=3, diversity=0.1, n_step=3, max_norm=5.0, temperature=0.2,
+         replay={"kind": "prioritised"}, net={"normalise": True})),
     Case("dqfd", "dqfd", TWO, settings=DQN),
     Case("dqfd-all", "dqfd", THREE, MASKED, over(DQN, dueling=True, n_step=3,
          replay={"kind": "prioritised", "sequence": 4}, net={"memory": "lstm", "memory_size": 8, "normalise": True})),
@@ -241,6 +291,10 @@ CASES = [
          replay={"kind": "prioritised"}, net={"normalise": True})}, "net": {"normalise": True},
          "reads_actions": False}),
     Case("discrete_sac", "discrete_sac", TWO, settings=SAC),
+    Case("hybrid_sac", "hybrid_sac", PARAMETRISED, settings=SAC),
+    Case("hybrid_sac-all", "hybrid_sac", PARAMETRISED, GEARS, over(SAC, n_step=3, max_norm=5.0,
+         replay={"kind": "prioritised", "sequence": 4, "burn_in": 1},
+         net={"normalise": True, "memory": "gru", "memory_size": 8})),
     Case("discrete_sac-all", "discrete_sac", THREE, MASKED, over(SAC, n_step=3, max_norm=5.0, temperature=0.2,
          replay={"kind": "prioritised", "sequence": 4, "burn_in": 1},
          net={"normalise": True, "memory": "gru", "memory_size": 8}, bonus=RND)),

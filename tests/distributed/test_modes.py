@@ -42,7 +42,7 @@ def trained(sort: str, mode: str, steps: int = 500, **fleet: Any) -> Trainer:
     return made
 
 
-@pytest.mark.parametrize("sort", sorted(SORTS))
+@pytest.mark.parametrize("sort", sorted(SORTS.keys() - {"league"}))  # which is of one process
 def test_sync_equals_local(sort: str) -> None:
     local, sync = trained(sort, "local"), trained(sort, "sync")
     assert sync.at[:3] == local.at[:3] and sync.at.opt_steps > 0

@@ -47,6 +47,13 @@ def test_both_losses_move_the_same_parameters() -> None:
     assert torch.equal(after_one_update(1.0), after_one_update(1.0))
 
 
+def test_both_ways_of_stepping_several_agents_are_learned() -> None:
+    from examples import from_xingtian_agents
+
+    scores = from_xingtian_agents.main()
+    assert scores["unified"] > 3.5 and scores["standalone"] > 3.5  # chance: 4 / 9
+
+
 def test_custom_environments_are_learned() -> None:
     from examples import custom_env
 

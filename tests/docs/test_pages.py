@@ -118,6 +118,10 @@ KINDS = (
     "{kind: envpool, id: x}",
     "{kind: torch, id: cartpole}",
     "{kind: toy, id: chain}",
+    "{kind: matrix, id: penalty}",
+    "{kind: foraging}",
+    "{kind: pettingzoo, id: x}",
+    "{kind: particles, id: spread}",
 )
 
 

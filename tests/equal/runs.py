@@ -141,6 +141,27 @@ SORTS: dict[str, dict[str, Any]] = {
         "algo": {"kind": "d4pg", "low": -50.0, "high": 0.0, "replay": REPLAY,
                  "net": {"hidden": [16]}, "limiter": {"warmup": 150, "opt_interval": 2}},
         "env": {"kind": "gym", "id": "Pendulum-v1", "slots": 2}},
+    "vdn": {
+        "algo": {"kind": "vdn", "target_every": 20, "replay": {"sequence": 4, **REPLAY}, "optimism": 0.5,
+                 "net": {"hidden": [16], "memory": "gru", "memory_size": 8},
+                 "limiter": {"warmup": 100, "opt_interval": 8}},
+        "env": {"kind": "matrix", "id": "climbing", "slots": 6, "rounds": 7}},
+    "qmix": {
+        "algo": {"kind": "qmix", "tau": 0.05, "replay": {"kind": "prioritised", **REPLAY},
+                 "net": {"hidden": [16], "normalise": True}, "mixer": {"hidden": [8], "normalise": True},
+                 "limiter": {"warmup": 100, "opt_interval": 8}},
+        "env": {"kind": "foraging", "slots": 6, "wrap": [{"kind": "identity"}]}},
+    "pqn_vdn": {
+        "algo": {"kind": "pqn_vdn", "horizon": 12, "minibatches": 2, "net": {"hidden": [16], "normalise": True}},
+        "env": {"kind": "particles", "id": "spread", "slots": 6}},
+    "mappo": {
+        "algo": {"kind": "mappo", "horizon": 12, "minibatches": 2, "critic": {"hidden": [16], "normalise": True},
+                 "net": {"hidden": [16], "memory": "gru", "memory_size": 8, "normalise": True}},
+        "env": {"kind": "particles", "id": "speaker_listener", "slots": 6}},
+    "hybrid_sac": {
+        "algo": {"kind": "hybrid_sac", "replay": REPLAY, "net": {"hidden": [16]},
+                 "limiter": {"warmup": 150, "opt_interval": 2}},
+        "env": {"kind": "toy", "id": "hybrid", "slots": 2}},
     "discrete_sac": {
         "algo": {"kind": "discrete_sac", "replay": REPLAY, "net": {"hidden": [16]},
                  "limiter": {"warmup": 150, "opt_interval": 2}},

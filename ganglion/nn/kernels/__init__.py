@@ -18,5 +18,6 @@ def untouched(module: object, kind: type[Kind]) -> TypeGuard[Kind]:
     no hooks and no `forward` of its own."""
     if type(module) is not kind:
         return False
-    hooks = module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks
-    return "forward" not in module.__dict__ and not any(len(own) for own in hooks)
+    before, after = module._forward_pre_hooks, module._forward_hooks
+    hooked = len(before) or len(after) or len(module._backward_hooks) or len(module._backward_pre_hooks)
+    return not hooked and "forward" not in module.__dict__

@@ -11,7 +11,7 @@ import errno
 import json
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from io import FileIO
 from math import isfinite
 from pathlib import Path
@@ -110,7 +110,12 @@ def read(path: Path) -> Iterator[dict[str, Any]]:
     with open(path, "rb") as file:
         for line in file:
             if line.endswith(b"\n"):
-                yield {name: _number(name, value) for name, value in json.loads(line).items()}
+                yield numbers(json.loads(line))
+
+
+def numbers(event: Mapping[str, Any]) -> dict[str, Any]:
+    """An event as it was written, its numbers as floats again."""
+    return {name: _number(name, value) for name, value in event.items()}
 
 
 def _plain(value: Any) -> Any:

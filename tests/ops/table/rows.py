@@ -116,6 +116,12 @@ TABLE = {
     ),
     "weighted_mean": Entry(weighted, weighted_mean, ops.weighted_mean, (0,)),
     "masked_mean": Entry(masked, masked_mean, ops.masked_mean, (0,)),
+    "masked_means": Entry(
+        lambda w: (*reversed(masked(w)), w.normal()),
+        lambda valid, *rows: tuple(masked_mean(x, valid) for x in rows),
+        ops.masked_means,
+        (1, 2),
+    ),
     "normalise": Entry(
         lambda w: (*(masked(w) if w.flag else (w.normal(), None)), w.choose([1e-6, 0.1])),
         normalise,

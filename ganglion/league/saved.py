@@ -1,0 +1,98 @@
+"""A league as its newest checkpoint left it: its players, ready to play games, and what is known of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from statistics import fmean
+from typing import Any
+
+from ganglion.config import RunConfig
+from ganglion.core import Progress, under
+from ganglion.errors import UserError, nearest
+from ganglion.league.corner import Result
+from ganglion.league.matches import Matches, read_frozen
+from ganglion.league.players import League
+from ganglion.record.checkpoint import Checkpoints, beside_training
+from ganglion.record.stores import Where
+from ganglion.runtime.evaluator import deviation
+from ganglion.runtime.run import chosen, load_config, taking
+from ganglion.runtime.trainer import named
+
+
+class SavedLeague:
+    """The players of a run, historical ones too."""
+
+    def __init__(self, folder: Where) -> None:
+        self.folder, self.cfg = folder, league_config(folder)
+        checkpoints = Checkpoints(folder / "checkpoints", self.cfg.save.keep)
+        state, path = beside_training(lambda: chosen(folder, checkpoints, "last"))
+        self.path = str(path)
+        assert self.cfg.league is not None
+        trainer = self.cfg.league.build(self.cfg)
+        self.matches: Matches = trainer.source
+        with taking(path):
+            for corner in self.matches.corners:
+                corner.agent.restore(under(state, named("agent", corner.agent)))
+            self.league.restore(under(state, "source/league"))
+            self.matches.frozen = {n: read_frozen(under(state, f"source/frozen/{n}")) for n in self.league.past}
+            self.at = Progress.read(under(state, "counters").scalars["at"])
+
+    @property
+    def league(self) -> League:
+        return self.matches.league
+
+    def known(self, name: str, option: str) -> str:
+        """The name of a player, checked."""
+        names = list(self.league.players)
+        if name not in names:
+            shown = ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
+            raise UserError(f"{option}: there is no player {name[:80]!r}. Accepted: {shown}.{nearest(name, names)}")
+        return name
+
+    def play(self, home: str, away: str, games: int, seed: int) -> list[Result]:
+        """Games of two players, as they play in training; their results for the first."""
+        self.matches.games.seed = seed
+        first, second = (self.matches.contender(name, self.at) for name in (home, away))
+        return self.matches.games.play(first, second, games)
+
+    def close(self) -> None:
+        self.matches.close()
+
+
+def league_config(folder: Where) -> RunConfig:
+    """The config of a run that is a league."""
+    cfg = load_config(folder)
+    if cfg.league is None:
+        raise UserError(f"{folder} is no league: its config has no section `league`.")
+    return cfg
+
+
+def records(folder: Where) -> list[dict[str, Any]]:
+    """What was recorded while it trained."""
+    file = folder / "metrics.jsonl"
+    lines = file.read_text().splitlines() if file.exists() else []
+    return [log for log in map(json.loads, lines) if log.get("kind") == "record"]
+
+
+def score_games(folder: Where, player: str | None, against: str | None, games: int, seed: int) -> Mapping[str, Any]:
+    """Games of a player against another one, itself where none is named: how many it wins, and what it gets."""
+    saved = SavedLeague(folder)
+    name = saved.known(player or saved.matches.corners[0].name, "--player")
+    other = saved.known(against or name, "--against")
+    played = saved.play(name, other, games, seed)
+    saved.close()
+    totals, scores = [game.total for game in played], [game.score for game in played]
+    half, won = 1.96 * deviation(scores, lost=1) / len(scores) ** 0.5, fmean(scores)
+    return {
+        "player": name,
+        "against": other,
+        "win_rate": won,
+        "interval": (won - half, won + half),
+        "drawn": scores.count(0.5) / len(scores),
+        "mean": fmean(totals),
+        "episodes": len(played),
+        "seed": seed,
+        "checkpoint": saved.path,
+        "returns": totals,
+    }
