@@ -18,17 +18,12 @@ import matplotlib.pyplot as plt
 import numpy as np
 from learning import AIMS, RESULTS, STUDENT
 
-COLOURS = {
-    "dqn": "#4269d0",
-    "ppo": "#e07b39",
-    "sac": "#3b9e6b",
-    "td3": "#9467bd",
-    "impala": "#c43d5c",
-    "apex": "#7a5c3e",
-}
+ALGOS = dict.fromkeys(preset.split("/")[1] for preset in AIMS)
+COLOURS = dict(zip(ALGOS, [*plt.get_cmap("tab20").colors, "black", "gold"], strict=False))  # type: ignore[attr-defined]
 TITLES = {
     "cartpole": "CartPole-v1",
     "cartpole-novelocity": "CartPole-v1 without velocities",
+    "pendulum-novelocity": "Pendulum-v1 without velocity",
     "acrobot": "Acrobot-v1",
     "pendulum": "Pendulum-v1",
     "mountaincar": "MountainCar-v0",
@@ -80,9 +75,11 @@ def main() -> int:
     for axes in grid.flat[len(panels) :]:
         axes.remove()
     for axes, env in zip(grid.flat, panels):
-        for preset in chosen:
-            if preset.split("/")[0] == env:
-                draw(axes, preset)
+        here = [preset for preset in chosen if preset.split("/")[0] == env]
+        for preset in here:
+            draw(axes, preset)
+        if len(here) > 4:  # of budgets far apart
+            axes.set_xscale("log")
         axes.set_title(TITLES[env], fontsize=10)
         axes.tick_params(labelsize=8)
         axes.set_xlabel("thousand env steps", fontsize=8)

@@ -337,6 +337,44 @@ def cell(preset: str, seed: int, results: Results) -> str:
     return f"{best if run['best']['mean'] >= AIMS[preset].reach else f'**{best}**'} / {run['last']['mean']:.{digits}f}"
 
 
+# ------------------------------------------------------------ without a preset
+
+DEFAULTS = """# Defaults: what algorithms reach without a preset
+
+`ganglion train --algo X --env Y` with the default budget of 50k steps: mean return over {episodes} deterministic
+episodes of the last model, and in brackets of the best; one run each, unless more returns are given. An empty cell was
+not run. Beside them what random actions reach. Raw, with the evaluations during training:
+[defaults.json](defaults.json).
+
+"""
+RANDOM = {  # mean returns of random actions, over 5 episodes (HalfCheetah) to 1,000 (FrozenLake)
+    "CartPole-v1": 21, "Acrobot-v1": -500, "FrozenLake-v1": 0.02, "Pendulum-v1": -1_174,
+    "MountainCarContinuous-v0": -34, "LunarLander-v3": -186, "HalfCheetah-v5": -193,
+}  # fmt: skip
+
+
+def keep_default(folder: Path, run: dict[str, Any]) -> None:
+    """Takes up a run without a preset, and writes the table of all such runs again."""
+    file = folder / "defaults.json"
+    runs = json.loads(file.read_text()) if file.exists() else []
+    same = ("preset", "seed")
+    runs = [r for r in runs if [r[k] for k in same] != [run[k] for k in same]]
+    runs = sorted([*runs, {k: v for k, v in run.items() if k != "trained"}], key=lambda r: (r["preset"], r["seed"]))
+    lines = ",\n".join(json.dumps(run) for run in runs)
+    file.write_text(f"[\n{lines}\n]\n")
+    cells: dict[str, dict[str, list[str]]] = {}
+    for run in runs:
+        cfg = config(run["preset"])
+        cell = cells.setdefault(cfg.algo.kind, {}).setdefault(str(cfg.env.plain()["id"]), [])
+        digits = 2 if abs(run["best"]["mean"]) < 2 else 0
+        cell.append(f"{run['last']['mean']:.{digits}f} ({run['best']['mean']:.{digits}f})")
+    envs = [env for env in RANDOM if any(env in row for row in cells.values())]
+    rows = [["random actions", *(f"{RANDOM[env]:g}" for env in envs)]]
+    rows += [[name, *(", ".join(cells[name].get(env, [])) for env in envs)] for name in sorted(cells)]
+    table = "\n".join(grid(["algorithm", *envs], rows))
+    (folder / "defaults.md").write_text(DEFAULTS.format(episodes=EPISODES) + table + "\n")
+
+
 # ------------------------------------------------------------ the sweep
 
 
@@ -433,6 +471,8 @@ def main() -> int:
         if args.records:
             with args.records.open("a") as file:
                 file.write(json.dumps(run) + "\n")
+        elif run["preset"].startswith("--algo "):
+            keep_default(args.out, run)
         else:
             results.add(run)
             (args.out / "learning.md").write_text(table(results, args.set))
@@ -441,6 +481,8 @@ def main() -> int:
         for line in file.read_text().splitlines():
             run = json.loads(line)
             fresh = run["seed"] >= FIRST  # those below are for tuning
+            if run["preset"].startswith("--algo ") and "last" in run and run["settings"] == settings(run["preset"]):
+                keep_default(args.out, run)
             if fresh and run["preset"] in AIMS and run["settings"] == settings(run["preset"]):
                 results.add(run)
     failed = 0

@@ -31,17 +31,17 @@ class PQNConfig(AlgoConfig):
     """Parallelised Q-network."""
 
     actions, lacks = "discrete", FRESH
-    lr: RateSchedule = linear(5e-4, 0.0)
+    lr: RateSchedule = linear(1e-3, 0.0)
     optim: nn.OptimConfig = nn.OptimConfig()
     gamma: float = Field(0.99, ge=0, le=1)
-    lam: float = Field(0.65, ge=0, le=1)  # how far returns look ahead before they ask the model
+    lam: float = Field(0.9, ge=0, le=1)  # how far returns look ahead before they ask the model
     horizon: Count = Field(32, ge=1)  # rows per slot and rollout
     epochs: int = Field(4, ge=1, le=1_000)
     minibatches: Count = Field(4, ge=1)
     dueling: bool = False
     max_norm: Positive = 10.0
     max_lag: Count = Field(4, ge=0)  # rollouts behind which one of a remote explorer is dropped
-    epsilon: Share = linear(1.0, 0.05, until=0.5)  # share of random actions, over the budget
+    epsilon: Share = linear(1.0, 0.05, until=0.2)  # share of random actions, over the budget
     net: nn.MLPConfig = nn.MLPConfig(hidden=(128, 128), norm="layer")
     processor: ProcessorConfig = buffers.RowsConfig()
 
