@@ -19,7 +19,8 @@ from gymnasium import spaces
 
 import ganglion
 from ganglion.config import EnvConfig, register
-from ganglion.envs.agent_games import AgentGames, GameStep
+from ganglion.envs.agent_games import GameStep
+from ganglion.envs.agent_slots import AgentGames
 from ganglion.runtime.build import build
 
 ROUNDS = 4

@@ -1,44 +1,29 @@
-"""Games of several agents that other packages play, one copy after another: PettingZoo's (mpe2's among them), and
-Gymnasium environments that take and give one thing per agent (lbforaging, rware).
+"""Games of several agents that other packages play: PettingZoo's (mpe2's among them), and Gymnasium environments that
+take and give one thing per agent (lbforaging, rware). No torch, so that worker processes can step them.
 
-A row is a moment of all agents. One that dies early, or is not there, has dead rows until its copy begins anew. In
-games of turns (AEC) all others wait: their action is ignored, and rewards come in the row in which they are given.
+A copy of a game is a Gymnasium environment of all its agents (`GameEnv`); `agent_slots.py` makes slots of them.
 Where agents differ, observations are flat and padded with zeros, and a mask says which of the actions are each one's.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, NamedTuple, Protocol
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
+import gymnasium
 import numpy as np
-import torch
 from gymnasium import spaces
 from pydantic import Field
 
-from ganglion.config import Count, EnvConfig, register
-from ganglion.core import (
-    CENTRAL,
-    Action,
-    Box,
-    Composite,
-    Discrete,
-    Env,
-    EnvSpec,
-    Episode,
-    MultiBinary,
-    Promise,
-    Space,
-    State,
-    Step,
-    read_count,
-)  # fmt: skip
-from ganglion.envs.gym_spaces import from_gym
-from ganglion.envs.seeds import episode_seed
-from ganglion.errors import EnvError, UserError
+from ganglion.config import Count, register
+from ganglion.envs.configs import PooledConfig
+from ganglion.envs.gym_arrays import MASK, Array
+from ganglion.errors import UserError
 
-Array = np.ndarray[Any, Any]
+if TYPE_CHECKING:
+    from ganglion.core import Env
+
 PACKAGES = ("mpe2", "pettingzoo")  # whose modules a config may name
 
 
@@ -186,36 +171,33 @@ class AgentSpaces:
 
     def __init__(self, game: Game) -> None:
         each = [game.spaces(name) for name in game.names]
-        self.masked = all(isinstance(seen, spaces.Dict) and "action_mask" in seen.spaces for seen, _ in each)
+        self.masked = all(isinstance(seen, spaces.Dict) and MASK in seen.spaces for seen, _ in each)
         self.seen = [seen.spaces["observation"] if self.masked else seen for seen, _ in each]
         self.own = [action for _, action in each]
         self.same = all(space == self.seen[0] for space in self.seen) and isinstance(self.seen[0], spaces.Box)
         self.sizes = [spaces.flatdim(space) for space in self.seen]
-        state = game.central()
-        parts: dict[str, Space] = {"obs": from_gym(self.seen[0]) if self.same else Box((max(self.sizes),))}
+        self.obs = self.seen[0] if self.same else spaces.Box(-np.inf, np.inf, (max(self.sizes),), np.float32)
+        self.bounds = self.obs.low, self.obs.high
         self.discrete = all(isinstance(action, spaces.Discrete) for action in self.own)
         self.action = self.actions()
-        if self.discrete and (self.masked or len({int(action.n) for action in self.own}) > 1):
-            parts["action_mask"] = MultiBinary(self.action.n)  # type: ignore[union-attr]
-        if state is not None:
-            parts[CENTRAL] = Box(np.shape(state))
-        self.parts = parts
-        self.space: Space = Composite(parts) if len(parts) > 1 else parts["obs"]
+        self.choices = int(self.action.n) if self.discrete else 0  # type: ignore[attr-defined]
+        differ = self.discrete and any(action.n < self.choices for action in self.own)
+        self.mask = self.choices if self.discrete and (self.masked or differ) else 0
+        state = game.central()
+        self.central = None if state is None else spaces.Box(-np.inf, np.inf, np.shape(state), np.float32)
 
-    def actions(self) -> Space:
+    def actions(self) -> spaces.Space[Any]:
         if self.discrete:
-            return Discrete(max(int(action.n) for action in self.own))
+            return spaces.Discrete(max(int(action.n) for action in self.own))
         if not all(isinstance(action, spaces.Box) and len(action.shape) == 1 for action in self.own):
             raise UserError(f"env.id: actions {self.own[0]} are not supported: agents need Discrete or flat Box ones.")
-        widest = max(self.own, key=lambda action: action.shape[0])
-        found: Space = from_gym(widest)
-        return found
+        return max(self.own, key=lambda action: action.shape[0])
 
     def watched(self, agent: int, obs: Any) -> tuple[Array, Array | None]:
         """What an agent sees, as an array of the one space, and its mask."""
-        mask = np.arange(self.action.n) < self.own[agent].n if "action_mask" in self.parts else None  # type: ignore[union-attr]
+        mask = np.arange(self.mask) < self.own[agent].n if self.mask else None
         if self.masked:
-            obs, given = obs["observation"], np.asarray(obs["action_mask"], bool)
+            obs, given = obs["observation"], np.asarray(obs[MASK], bool)
             assert mask is not None
             mask[: len(given)] &= given
             if not mask.any():
@@ -233,182 +215,106 @@ class AgentSpaces:
             return min(int(action), int(own.n) - 1) + int(own.start)
         return np.asarray(action, own.dtype)[: own.shape[0]]
 
-    def blank(self) -> dict[str, Array]:
-        """What an agent that is not there sees."""
-        made = {}
-        for name, part in self.parts.items():
-            shape = (part.n,) if isinstance(part, MultiBinary) else part.shape  # type: ignore[union-attr]
-            dtype = np.bool_ if isinstance(part, MultiBinary) else torch.empty(0, dtype=part.dtype).numpy().dtype  # type: ignore[union-attr]
-            made[name] = np.zeros(shape, dtype)
-        if "action_mask" in made:
-            made["action_mask"][0] = True
-        return made
+
+# ------------------------------------------------------------ a copy of a game
+
+STATE = "state"  # what a GameEnv calls the central state
+OVER, CUT, ALIVE, ACTS = range(4)  # rows of the flags: terminated, truncated, not dead, who decides next
 
 
-# ------------------------------------------------------------ slots
+class Called(NamedTuple):
+    """What a failure is told of."""
+
+    id: str
 
 
-class Copy:
-    """One copy of a game: who lives, and what was done in the running episode."""
+class GameEnv(gymnasium.Env[Any, Any]):
+    """One copy of a game: observations, masks, rewards and flags of all its agents, side by side."""
 
-    def __init__(self, game: Game) -> None:
-        self.game, self.alive, self.taken = game, set[str](), list[dict[str, Any]]()
-        self.totals: dict[str, float] = {}
-        self.lengths: dict[str, int] = {}
+    def __init__(self, game: Game, name: str) -> None:
+        self.game, self.names, self.spec = game, game.names, Called(name)  # type: ignore[assignment]
+        self.agent_spaces = own = AgentSpaces(game)
+        count = len(self.names)
+        self.shown: dict[str, Array] = {"obs": np.zeros((count, *own.obs.shape), own.obs.dtype)}
+        if own.mask:
+            self.shown[MASK] = np.zeros((count, own.mask), np.int8)
+        if own.central is not None:
+            self.shown[STATE] = np.zeros(own.central.shape, np.float32)
+        self.shown |= {"reward": np.zeros(count, np.float32), "flags": np.zeros((4, count), np.uint8)}
+        self.observation_space = spaces.Dict({key: self.joint(key, part) for key, part in self.shown.items()})
+        if own.discrete:
+            self.action_space = spaces.MultiDiscrete([own.choices] * count)
+        else:
+            low, high = (np.stack([bound] * count) for bound in (own.action.low, own.action.high))  # type: ignore[attr-defined]
+            self.action_space = spaces.Box(low, high, dtype=np.float32)
 
+    def joint(self, key: str, part: Array) -> spaces.Space[Any]:
+        if key == MASK:
+            return spaces.MultiBinary(part.shape)
+        if key == "obs":
+            low, high = (np.stack([bound] * len(part)) for bound in self.agent_spaces.bounds)
+            return spaces.Box(low, high, dtype=part.dtype.type)
+        least, most = (0.0, 1.0) if key == "flags" else (-np.inf, np.inf)
+        return spaces.Box(least, most, part.shape, part.dtype.type)
 
-class AgentGames(Env):
-    """C copies of a game, stepped one after another."""
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        moment = self.game.reset(0 if seed is None else seed)
+        for part in self.shown.values():
+            part[...] = 0
+        if MASK in self.shown:
+            self.shown[MASK][:, 0] = 1  # of those that are not there
+        self.shown["flags"][ALIVE] = [name in moment.obs for name in self.names]
+        self.show(moment)
+        return self.copied(), {}
 
-    promise: Promise = "replay"
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        flags, reward = self.shown["flags"], self.shown["reward"]
+        there = [i for i in range(len(self.names)) if flags[ALIVE, i]]
+        moment = self.game.step({self.names[i]: self.agent_spaces.chosen(i, action[i]) for i in there})
+        reward[:], flags[:2] = 0.0, 0
+        for i in there:
+            name = self.names[i]
+            reward[i] = worth = float(moment.reward.get(name, 0.0))
+            if not np.isfinite(worth):
+                raise ValueError(f"{name} got the reward {worth}")
+            flags[OVER, i], flags[CUT, i] = bool(moment.terminated.get(name)), bool(moment.truncated.get(name))
+        flags[ALIVE] &= ~(flags[OVER] | flags[CUT]) & 1
+        self.show(moment)
+        ended = not flags[ALIVE].any()
+        return self.copied(), float(reward.sum()), ended and bool(flags[OVER].any()), ended, {}
 
-    def __init__(self, make: Callable[[], Game], slots: int, name: str, device: str, limit: int = 0) -> None:
-        first = make()
-        agents = len(first.names)
-        if slots % agents:
-            raise UserError(f"env.slots: {slots} are no whole copies of a game of {agents} agents.")
-        self.copies = [Copy(first), *(Copy(make()) for _ in range(slots // agents - 1))]
-        self.agent_spaces, self.limit, self.device = AgentSpaces(first), limit, torch.device(device)
-        self.names, self.seed, self.episode = first.names, 0, [0] * len(self.copies)
-        self.spec = EnvSpec(
-            self.agent_spaces.space, self.agent_spaces.action, slots, name, first.names, turns=first.turns
-        )
-        blank = self.agent_spaces.blank()
-        self.obs = {key: np.stack([part] * slots) for key, part in blank.items()}
-        self.reward = np.zeros(slots, np.float32)
-        self.flags = np.zeros((4, slots), np.bool_)  # terminated, truncated, valid, acts
-        self.finished: list[Episode] = []
+    def show(self, moment: GameStep) -> None:
+        """What each agent sees now; the dead keep what they saw last."""
+        flags = self.shown["flags"]
+        acts = [moment.acts is None or name in moment.acts for name in self.names]
+        flags[ACTS] = flags[ALIVE] & np.asarray(acts, np.uint8)
+        for i, name in enumerate(self.names):
+            if name in moment.obs:
+                self.shown["obs"][i], mask = self.agent_spaces.watched(i, moment.obs[name])
+                if mask is not None:
+                    self.shown[MASK][i] = mask
+        if STATE in self.shown:
+            self.shown[STATE][...] = self.game.central()
 
-    def reset(self, seed: int) -> Step:
-        self.seed, self.finished, self.episode = seed, [], [0] * len(self.copies)
-        self.reward[:], self.flags[:2] = 0.0, False
-        for c in range(len(self.copies)):
-            self.begin(c)
-        return self.shown()
-
-    def step(self, action: Action) -> Step:
-        chosen = action.cpu().numpy()
-        self.reward[:], self.flags[:2] = 0.0, False
-        for c, copy in enumerate(self.copies):
-            if copy.alive:
-                slots = {name: self.slot(c, name) for name in copy.alive}
-                self.move(c, {n: self.agent_spaces.chosen(self.names.index(n), chosen[s]) for n, s in slots.items()})
-            else:
-                self.episode[c] += 1
-                self.begin(c)
-        return self.shown()
-
-    def slot(self, copy: int, name: str) -> int:
-        return self.names.index(name) * len(self.copies) + copy
-
-    def begin(self, c: int) -> None:
-        copy = self.copies[c]
-        moment = self.called(copy.game.reset, episode_seed(self.seed, c, self.episode[c]))
-        copy.alive, copy.taken = set(moment.obs), []
-        copy.totals, copy.lengths = dict.fromkeys(self.names, 0.0), dict.fromkeys(self.names, 0)
-        for name in self.names:
-            self.put(c, name, moment)
-
-    def move(self, c: int, actions: dict[str, Any]) -> None:
-        copy = self.copies[c]
-        copy.taken.append(actions)
-        moment = self.called(copy.game.step, actions)
-        late = 0 < self.limit <= len(copy.taken)
-        for name in sorted(copy.alive):
-            slot = self.slot(c, name)
-            over, cut = bool(moment.terminated.get(name)), bool(moment.truncated.get(name)) or late
-            self.reward[slot] = reward = float(moment.reward.get(name, 0.0))
-            if not np.isfinite(reward):
-                raise EnvError(f"env: {self.spec.name} gave {name} the reward {reward}.")
-            self.flags[:2, slot] = over, cut
-            copy.totals[name] += reward
-            copy.lengths[name] += 1
-            if over or cut:
-                copy.alive.discard(name)
-        for name in self.names:
-            self.put(c, name, moment)
-        if not copy.alive:
-            slots = [self.slot(c, name) for name in self.names]
-            scores = zip(slots, copy.totals.values(), copy.lengths.values(), strict=True)
-            self.finished += [Episode(slot, total, length, {}) for slot, total, length in scores]
-
-    def put(self, c: int, name: str, moment: GameStep) -> None:
-        """What an agent sees now; the dead keep what they saw last."""
-        slot, game = self.slot(c, name), self.copies[c].game
-        alive = name in self.copies[c].alive
-        self.flags[2:, slot] = alive, alive and (moment.acts is None or name in moment.acts)
-        if name in moment.obs:
-            self.obs["obs"][slot], mask = self.agent_spaces.watched(self.names.index(name), moment.obs[name])
-            if mask is not None:
-                self.obs["action_mask"][slot] = mask
-        elif not self.copies[c].taken:
-            for key, part in self.agent_spaces.blank().items():
-                self.obs[key][slot] = part
-        if CENTRAL in self.obs:
-            self.obs[CENTRAL][slot] = game.central()
-
-    def called(self, call: Callable[[Any], GameStep], given: Any) -> GameStep:
-        try:
-            return call(given)
-        except Exception as error:
-            raise EnvError(f"env: {self.spec.name} raised {type(error).__name__}: {str(error)[:200]}") from error
-
-    def shown(self) -> Step:
-        obs = {key: torch.from_numpy(part.copy()).to(self.device) for key, part in self.obs.items()}
-        over, cut, valid, acts = (torch.from_numpy(x.copy()).to(self.device) for x in self.flags)
-        reward = torch.from_numpy(self.reward.copy()).to(self.device)
-        seen = obs if len(obs) > 1 else obs["obs"]
-        return Step(seen, reward, over, cut, valid, acts if self.spec.turns else ())
-
-    def episodes(self) -> list[Episode]:
-        finished, self.finished = self.finished, []
-        return finished
+    def copied(self) -> dict[str, Array]:
+        return {key: part.copy() for key, part in self.shown.items()}
 
     def close(self) -> None:
-        for copy in self.copies:
-            copy.game.close()
+        self.game.close()
 
-    # ------------------------------------------------------------ resuming: the same episodes, played again
 
-    def state(self) -> State:
-        tensors = {f"actions/{c}": self.packed(copy.taken) for c, copy in enumerate(self.copies)}
-        where = {"seed": self.seed, "episodes": list(self.episode), "finished": [list(e) for e in self.finished]}
-        return State(tensors, where)
+def game_slot(slot: int, config: str, settings: Mapping[str, Any]) -> GameEnv:
+    """A copy of a game in a worker, from the class of its config and its settings."""
+    from ganglion.envs.gym_make import by_name
 
-    def packed(self, taken: list[dict[str, Any]]) -> torch.Tensor:
-        """Actions of an episode [steps, agents, ...]; zeros of those who took none."""
-        none = self.agent_spaces.action
-        zero = np.zeros(() if isinstance(none, Discrete) else none.shape)  # type: ignore[union-attr]
-        rows = [[self.widened(row[name]) if name in row else zero for name in self.names] for row in taken]
-        return torch.tensor(np.array(rows, np.float64).reshape(len(taken), len(self.names), *zero.shape))
-
-    def widened(self, action: Any) -> Array:
-        wide = np.zeros(() if self.agent_spaces.discrete else self.agent_spaces.action.shape)  # type: ignore[union-attr]
-        if self.agent_spaces.discrete:
-            return np.asarray(float(action))
-        wide[: len(action)] = action
-        return wide
-
-    def restore(self, state: State) -> None:
-        self.seed = int(state.scalars["seed"])
-        self.episode = [read_count(n) for n in state.scalars["episodes"]]
-        if len(self.episode) != len(self.copies):
-            raise UserError(f"env.slots: the saved run has {len(self.episode)} copies, this one {len(self.copies)}.")
-        for c, copy in enumerate(self.copies):
-            self.begin(c)
-            for row in state.tensors[f"actions/{c}"].numpy():
-                self.move(c, {n: self.again(self.names.index(n), row) for n in copy.alive})
-        self.finished = [Episode.read(e) for e in state.scalars["finished"]]
-
-    def again(self, agent: int, row: Array) -> Any:
-        own = self.agent_spaces.own[agent]
-        return int(row[agent]) if self.agent_spaces.discrete else row[agent][: own.shape[0]].astype(own.dtype)
+    made = by_name(config).model_validate(settings)
+    return GameEnv(made.game(), made.named)
 
 
 # ------------------------------------------------------------ configs
 
 
-class AgentGamesConfig(EnvConfig):
+class AgentGamesConfig(PooledConfig):
     """A game of several agents by its id."""
 
     id: str = Field(min_length=1, max_length=200)
@@ -418,8 +324,52 @@ class AgentGamesConfig(EnvConfig):
     def game(self) -> Game:
         raise NotImplementedError(f"{type(self).__name__} makes no game")
 
-    def build(self, slots: int | None = None, device: str = "cpu", render: bool = False) -> AgentGames:
-        return AgentGames(self.game, slots or self.slots, self.id, device, self.time_limit or 0)
+    def build(self, slots: int | None = None, device: str = "cpu", render: bool = False) -> Env:
+        from ganglion.envs.agent_slots import AgentGames
+
+        limit, pool = self.time_limit or 0, None if render or not self.pooled else self.pool
+        return AgentGames(self.game, slots or self.slots, self.named, device, limit, self.max_failures, pool)
+
+    @property
+    def named(self) -> str:
+        return f"{self.kind}:{self.id}"
+
+    def pool(self, copies: int) -> Any:
+        """That many copies in worker processes."""
+        from ganglion.envs.gym_make import address, plain
+        from ganglion.envs.pool import Pool
+
+        settings = plain("env", self.model_dump(mode="json", exclude={"wrap"}))
+        made = {"config": address(type(self), self.kind), "settings": settings}
+        return Pool(
+            "ganglion.envs.agent_games:game_slot",
+            made,
+            copies,
+            self.pooled,
+            masks=False,
+            limit=self.time_limit or 0,
+            timeout=self.timeout,
+            max_memory=self.max_memory,
+        )
+
+    def for_workers(self) -> bool:
+        from ganglion.envs.gym_make import address
+
+        try:
+            address(type(self), self.kind)
+        except UserError:
+            return False
+        return True
+
+    def one(self, slot: int) -> gymnasium.Env[Any, Any]:
+        return GameEnv(self.game(), self.named)
+
+    def copies(self) -> int:
+        game = self.game()
+        try:
+            return max(1, self.slots // len(game.names))
+        finally:
+            game.close()
 
     def module(self, name: str, extra: str) -> Any:
         try:

@@ -61,11 +61,68 @@ class ShapedConfig(EnvConfig):
         return env
 
 
+class PooledConfig(EnvConfig):
+    """A world whose copies worker processes may step."""
+
+    workers: int | Literal["auto"] = "auto"  # processes that walk the slots; 0: this one; auto: what a step's cost says
+    timeout: float = Field(default=60.0, ge=0.001, le=86_400)  # seconds for a step of a worker
+    max_memory: Positive = Field(default=4096.0, ge=1)  # megabytes a worker may hold
+    max_failures: Count = Field(default=100, ge=0)  # in the run, before it stops
+
+    @field_validator("workers", mode="plain")
+    @classmethod
+    def _count(cls, workers: object) -> object:
+        if workers != "auto" and (type(workers) is not int or not 0 <= workers <= 1024):
+            raise ValueError("should be 'auto' or a number of processes, 0 to 1024")
+        return workers
+
+    @property
+    def pooled(self) -> int:
+        """How many workers, 0 for none; a choice that has not been made is none."""
+        return 0 if self.workers == "auto" else self.workers
+
+    def one(self, slot: int) -> gymnasium.Env[Any, Any]:
+        """The environment of one slot, or of one copy of a game, in this process."""
+        raise NotImplementedError(f"{type(self).__name__} makes no environment")
+
+    def copies(self) -> int:
+        """How many of them are stepped."""
+        return self.slots
+
+    def for_workers(self) -> bool:
+        """Whether a worker can be told what to make."""
+        return True
+
+    def settled(self) -> tuple[Self, str]:
+        if self.workers != "auto":
+            return self, ""
+        if sys.platform != "linux":  # where there are no workers
+            return self.model_copy(update={"workers": 0}), ""
+        from ganglion.envs.auto_workers import choose, measure, usable_cores
+        from ganglion.faults import told
+
+        if not self.for_workers():
+            why = f"{self.named}: a worker could not import it, this process can"
+            return self.model_copy(update={"workers": 0}), why
+        try:
+            cost, copies = measure(self.one), self.copies()
+        except (Exception, SystemExit) as error:  # told again, like all that goes wrong, where it is walked
+            why = f"{self.named}: no workers, for a trial of it failed: {told(error)}"
+            return self.model_copy(update={"workers": 0}), why
+        choice = choose(cost, copies, usable_cores())
+        return self.model_copy(update={"workers": choice.workers}), f"{self.named}: {choice.why}"
+
+    @property
+    def named(self) -> str:
+        """What messages call it."""
+        return self.kind
+
+
 # ------------------------------------------------------------ gymnasium
 
 
 @register("env", "gym")
-class GymConfig(ShapedConfig):
+class GymConfig(PooledConfig, ShapedConfig):
     """A gymnasium environment by its registered id."""
 
     id: str = Field(min_length=1, max_length=200)
@@ -75,10 +132,6 @@ class GymConfig(ShapedConfig):
     masks: bool | None = None  # info["action_mask"] is the action mask; None: where a first reset has it
     resume: Literal["replay", "restart"] = "replay"  # restart: for what does not repeat under a seed
     per_slot: tuple[Mapping[str, Any], ...] = ()  # options that take turns over the slots
-    workers: int | Literal["auto"] = "auto"  # processes that walk the slots; 0: this one; auto: what a step's cost says
-    timeout: float = Field(default=60.0, ge=0.001, le=86_400)  # seconds for a step of a worker
-    max_memory: Positive = Field(default=4096.0, ge=1)  # megabytes a worker may hold
-    max_failures: Count = Field(default=100, ge=0)  # in the run, before it stops
     log_episodes: Count = Field(0, ge=0)  # one in so many of each slot's episodes is kept for replay; 0: failed ones
 
     @field_validator("id")
@@ -87,13 +140,6 @@ class GymConfig(ShapedConfig):
         if ":" in value:
             raise ValueError("should be a registered id; import the module that registers it by --import MODULE")
         return value
-
-    @field_validator("workers", mode="plain")
-    @classmethod
-    def _count(cls, workers: object) -> object:
-        if workers != "auto" and (type(workers) is not int or not 0 <= workers <= 1024):
-            raise ValueError("should be 'auto' or a number of processes, 0 to 1024")
-        return workers
 
     @field_validator("options", "per_slot")
     @classmethod
@@ -148,35 +194,24 @@ class GymConfig(ShapedConfig):
         env.log_every = self.log_episodes if promise == "replay" else 0
         return self.shape(env)
 
-    @property
-    def pooled(self) -> int:
-        """How many workers, 0 for none; a choice that has not been made is none."""
-        return 0 if self.workers == "auto" else self.workers
-
     def settled(self) -> tuple[Self, str]:
-        if self.workers != "auto":
-            return self, ""
-        if self.vector or sys.platform != "linux":  # where there are no workers
+        if self.vector and self.workers == "auto":
             return self.model_copy(update={"workers": 0}), ""
-        from ganglion.envs.auto_workers import choose, measure, usable_cores
+        return super().settled()
+
+    def one(self, slot: int) -> gymnasium.Env[Any, Any]:
         from ganglion.envs.gym_make import find_spec
-        from ganglion.faults import told
+
+        return self.maker(find_spec(self.registered()))(slot)
+
+    @property
+    def named(self) -> str:
+        return self.id
+
+    def for_workers(self) -> bool:
+        from ganglion.envs.gym_make import carried, find_spec, plain
 
         spec = find_spec(self.registered())
-        if not self.carried(spec):
-            return self.model_copy(update={"workers": 0}), f"{self.id}: a worker could not import it, this process can"
-        try:
-            cost = measure(self.maker(spec))
-        except (Exception, SystemExit) as error:  # told again, like all that goes wrong, where it is walked
-            why = f"{self.id}: no workers, for a trial of it failed: {told(error)}"
-            return self.model_copy(update={"workers": 0}), why
-        choice = choose(cost, self.slots, usable_cores())
-        return self.model_copy(update={"workers": choice.workers}), f"{self.id}: {choice.why}"
-
-    def carried(self, spec: GymSpec) -> bool:
-        """Whether a worker can be told what to make."""
-        from ganglion.envs.gym_make import carried, plain
-
         try:
             carried(spec)
             plain("env.options", [self.made_with(), self.per_slot])

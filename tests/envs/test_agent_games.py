@@ -13,7 +13,8 @@ from gymnasium import spaces
 from ganglion.config import RunConfig
 from ganglion.config.files import load
 from ganglion.core import CENTRAL, Discrete
-from ganglion.envs.agent_games import AgentGames, ParallelGame, TurnGame
+from ganglion.envs.agent_games import ParallelGame, TurnGame
+from ganglion.envs.agent_slots import AgentGames
 from ganglion.envs.check.check_env import check_env
 from ganglion.errors import EnvError, UserError
 from ganglion.runtime.run import Run
@@ -149,12 +150,50 @@ def test_turns() -> None:
     assert [(e.slot, e.total, e.length) for e in env.episodes()] == [(0, 1.0, 3), (1, -1.0, 3)]
 
 
+def test_a_game_that_fails_loses_its_episode_alone() -> None:
+    env, calm = hunt(6), hunt(6)
+    env.reset(0), calm.reset(0)
+    action = torch.ones(6, dtype=torch.int64)
+    env.env.slots.envs[0].game.env.agents = []
+    step, other = env.step(action), calm.step(action)
+    assert env.faults.lost.tolist() == [True, False] * 3 and env.faults.rows_lost == 3
+    first, second = slice(0, None, 2), slice(1, None, 2)
+    was = calm.reset(0).valid[first]  # who was there
+    assert torch.equal(step.truncated[first], was) and not step.valid[first].any() and not step.reward[first].any()
+    for part, whole in zip(step[1:5], other[1:5], strict=True):
+        assert torch.equal(part[second], whole[second])
+    again = env.step(action)
+    assert again.valid[first].any() and env.faults.lost is None
+    assert all(e.slot % 2 for e in env.episodes())  # nobody knows the score of the lost one
+
+
 def test_a_game_that_fails_is_named() -> None:
     env = hunt()
+    env.faults.most = 0
     env.reset(0)
-    env.copies[0].game.env.agents = []  # type: ignore[attr-defined]
-    with pytest.raises(EnvError, match="env: hunt raised AssertionError"):
-        env.step(torch.tensor([0, 0, 0]))
+    env.env.slots.envs[0].game.env.agents = []
+    env.step(torch.zeros(3, dtype=torch.int64))
+    with pytest.raises(EnvError, match=r"env\.max_failures: hunt failed 1 times"):
+        env.step(torch.zeros(3, dtype=torch.int64))
+
+
+def test_workers_play_the_same_games() -> None:
+    """Also when one of them is killed in between: its copies are replayed."""
+    walks = []
+    for workers in (0, 2):
+        env = config("lbforaging", f"env.workers={workers}", "env.slots=8").env.whole()
+        assert isinstance(env, AgentGames)
+        rows, g = [env.reset(4)], torch.Generator().manual_seed(0)
+        for t in range(70):
+            if workers and t == 33:
+                env.env.walk.worker_processes.members[1].process.kill()  # type: ignore[attr-defined]
+            rows.append(env.step(torch.randint(6, (8,), generator=g)))
+        walks.append((rows, env.episodes(), env.faults.rows_lost))
+        env.close()
+    (here, scores, _), (there, same, lost) = walks
+    assert lost == 0 and scores == same and len(scores) >= 8
+    for a, b in zip(here, there, strict=True):
+        assert torch.equal(a.obs, b.obs) and all(torch.equal(x, y) for x, y in zip(a[1:5], b[1:5], strict=True))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("game", ["mpe2", "lbforaging"])

@@ -91,7 +91,7 @@ def _config(cfg: EnvConfig, steps: int, seed: int, seconds: float) -> CheckRepor
     limit = cfg.time_limit or spec.max_episode_steps or 0
     make = cfg.maker(spec)
     here, there = (cfg.model_copy(update={"workers": workers}) for workers in (0, WORKERS))
-    tried = cfg.workers != 0 and cfg.carried(spec)
+    tried = cfg.workers != 0 and cfg.for_workers()
     walks = Walks(lambda: here.whole(slots=SLOTS), (lambda: there.whole(slots=SLOTS)) if tried else None)
     return CheckReport(name, *_gymnasium(lambda: make(0), limit, steps, seed, seconds, walks))
 
