@@ -1,4 +1,4 @@
-"""Which slots each player of a league has: a learner has copies of the game of its own, in which it plays every agent in
+"""Which slots each player of a league has: a learner has copies of the game of its own, where it plays every agent in
 turn, and its opponents play the others."""
 
 from __future__ import annotations
