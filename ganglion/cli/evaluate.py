@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     for module in args.imports:
         import_module(module)
     if args.against or args.player or load_config(folder).league is not None:
-        from ganglion.league.saved import score_games
+        from ganglion.league.saved_league import score_games
 
         result = score_games(folder, args.player, args.against, args.episodes, args.seed)
     else:

@@ -25,7 +25,7 @@ def run(args: argparse.Namespace) -> int:
     load_torch()
     from ganglion.config.files import import_module
     from ganglion.league import report
-    from ganglion.league.saved import SavedLeague, records
+    from ganglion.league.saved_league import SavedLeague, records
 
     for module in args.imports:
         import_module(module)

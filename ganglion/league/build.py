@@ -10,13 +10,13 @@ import torch
 from ganglion.config import RunConfig
 from ganglion.core import EnvSpec, Sink
 from ganglion.errors import UserError
-from ganglion.league.corner import Corner
 from ganglion.league.evaluator import LeagueEvaluator
 from ganglion.league.games import Games
-from ganglion.league.matches import Matches
+from ganglion.league.league_env import LeagueEnv, home_spec, places
+from ganglion.league.learning_player import LearningPlayer
 from ganglion.league.opponents import Opponents
-from ganglion.league.seats import Seated, home_spec, places
 from ganglion.league.settings import LeagueSettings
+from ganglion.league.source import LeagueSource
 from ganglion.runtime.agent import Agent
 from ganglion.runtime.build import build_agent, build_algo, build_engine, build_env, build_learner
 from ganglion.runtime.engine import Engine
@@ -45,23 +45,23 @@ def kinds_of(cfg: RunConfig, league: LeagueSettings) -> Kinds:
 def build_league(cfg: RunConfig, league: LeagueSettings, engine: Engine | None = None) -> Trainer:
     """A Trainer that has not begun."""
     torch.set_num_threads(cfg.run.threads)
-    engine, seed, learners, corners, seats = engine or build_engine(cfg), cfg.run.seed, [], [], []
-    env = Seated(build_env(cfg), len(league.players))
+    engine, seed, learners, players, seats = engine or build_engine(cfg), cfg.run.seed, [], [], []
+    env = LeagueEnv(build_env(cfg), len(league.players))
     home, kinds = home_spec(env.spec, env.learners), kinds_of(cfg, league)
-    if league.tables > home.slots:
-        raise UserError(f"league.tables: {league.tables} is more than the {home.slots} copies of each player's game.")
+    if league.matches > home.slots:
+        raise UserError(f"league.matches: {league.matches} is more than the {home.slots} copies of each player's game.")
     for number, name in enumerate(league.players):
         own = kinds.configs[kinds.of[name]]
         agent = build_agent(own, home, engine, name)
         learners.append(build_learner(own, agent, home))
         ours, theirs = places(env.spec, env.learners, number)
         seats.append(build_seat(own, agent, learners[-1], home, ours))
-        opponents = build_opponents(league.tables, kinds, home, theirs.stop - theirs.start, engine)
+        opponents = build_opponents(league.matches, kinds, home, theirs.stop - theirs.start, engine)
         seats.append(build_seat(own, Agent(opponents, engine, f"{name}:opponents"), Nowhere(), home, theirs))
-        corners.append(Corner(agent, seats[-1], opponents, kinds.of, home.slots))
+        players.append(LearningPlayer(agent, seats[-1], opponents, kinds.of, home.slots))
     games = build_games(cfg, kinds, engine)
-    source = Matches(Explorer(env, seats, seed), corners, league, seed, games)
-    frozen = [corner.away.agent for corner in corners]
+    source = LeagueSource(Explorer(env, seats, seed), players, league, seed, games)
+    frozen = [player.away.agent for player in players]
     evaluator = LeagueEvaluator(source, cfg.eval.episodes)
     return Trainer(source, learners[0], evaluator, cfg.train.budget, others=learners[1:], frozen=frozen)
 
@@ -72,10 +72,10 @@ def build_seat(cfg: RunConfig, agent: Agent, sink: Sink, spec: EnvSpec, place: s
     return Seat(agent, processor, sink, cfg.run.seed, count, place)
 
 
-def build_opponents(tables: int, kinds: Kinds, spec: EnvSpec, slots: int, engine: Engine) -> Opponents:
-    """Of each kind a chair per table, and one that is free while a match ends slot by slot."""
-    chairs = range(tables + 1)
-    algos = [[build_algo(own, spec, engine, f"chair-{k}") for k in chairs] for own in kinds.configs]
+def build_opponents(matches: int, kinds: Kinds, spec: EnvSpec, slots: int, engine: Engine) -> Opponents:
+    """Of each kind one per match, and one that is free while a match ends slot by slot."""
+    count = range(matches + 1)
+    algos = [[build_algo(own, spec, engine, f"opponent-{k}") for k in count] for own in kinds.configs]
     return Opponents(algos, slots, engine.device)
 
 

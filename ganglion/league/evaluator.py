@@ -6,28 +6,28 @@ from collections.abc import Callable, Mapping
 from statistics import fmean
 
 from ganglion.core import Env, Episode
-from ganglion.league.matches import Matches
+from ganglion.league.source import LeagueSource
 from ganglion.runtime.evaluator import Evaluator, never, score
 
 
 class LeagueEvaluator(Evaluator):
     """So many games of the first player, shared out over all snapshots; against itself while there are none."""
 
-    def __init__(self, matches: Matches, episodes: int) -> None:
-        self.matches, self.wanted = matches, episodes
+    def __init__(self, source: LeagueSource, episodes: int) -> None:
+        self.source, self.wanted = source, episodes
         self.env: Env | None = None
 
     def run(self, asked: Callable[[], bool] = never) -> tuple[list[Episode], Mapping[str, float]]:
         """Its episodes, and their statistics."""
-        name = self.matches.corners[0].name
-        opponents = self.matches.league.past or [name]
+        name = self.source.players[0].name
+        opponents = self.source.league.past or [name]
         each = -(-self.wanted // len(opponents))
-        me, played = self.matches.contender(name), []
+        me, played = self.source.contender(name), []
         for opponent in opponents:
-            played += self.matches.games.play(me, self.matches.contender(opponent), each, asked)
-        self.env = self.matches.games.env
+            played += self.source.games.play(me, self.source.contender(opponent), each, asked)
+        self.env = self.source.games.env
         episodes = [Episode(-1, game.total, game.length, {}, 1, name) for game in played]
         return episodes, {**score(episodes), "eval/win_rate": fmean(game.score for game in played)}
 
     def close(self) -> None:
-        """The games belong to the matches."""
+        """The games belong to the source."""

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from ganglion.core import Env, Episode, Progress
 from ganglion.errors import EvaluationStoppedError
-from ganglion.league.corner import Contender, Result, result_of
-from ganglion.league.seats import Seated, places
+from ganglion.league.league_env import LeagueEnv, places
+from ganglion.league.learning_player import Contender, Result, result_of
 from ganglion.runtime.evaluator import never
 from ganglion.runtime.explorer import Explorer, Seat
 
@@ -15,15 +15,15 @@ MakeSeat = Callable[[str, int, slice], Seat]  # for a player of a kind (whose pa
 
 
 class Games:
-    """A world in which one player sits on one side, and another one on the other."""
+    """An environment in which one player has one side, and another one the other."""
 
     def __init__(self, make_env: Callable[[], Env], make_seat: MakeSeat, seed: int) -> None:
         self.make_env, self.make_seat, self.seed = make_env, make_seat, seed
-        self.env: Seated | None = None
+        self.env: LeagueEnv | None = None
 
     def play(self, home: Contender, away: Contender, games: int, asked: Callable[[], bool] = never) -> list[Result]:
         """So many games or a few more, each agent of the game as often, and their results for the first."""
-        env = self.env = self.env or Seated(self.make_env(), 1)
+        env = self.env = self.env or LeagueEnv(self.make_env(), 1)
         seats = []
         for side, (player, place) in enumerate(zip((home, away), places(env.spec, 1, 0), strict=True)):
             seats.append(self.make_seat(player.parent, side, place))

@@ -33,8 +33,8 @@ from ganglion.core import (
 Act = Callable[[Algorithm[Any, Any], Prediction, int], Acted]
 
 
-class Chairs(Model):
-    """The networks of all chairs, and what each kind of player remembers."""
+class OpponentModels(Model):
+    """The networks of all opponents, and what each kind of player remembers."""
 
     def __init__(self, kinds: Sequence[Sequence[Algorithm[Any, Any]]]) -> None:
         super().__init__()
@@ -50,27 +50,27 @@ class Chairs(Model):
 
 
 class Opponents(Algorithm[Any, Any]):
-    """Players side by side, each on a chair: weights that are replaced when a match begins. Every chair computes an
-    action for every slot, so shapes never change; a slot takes that of the chair that it carries. `next` is the chair
-    that a slot's coming episode is played from.
+    """Several opponents as one algorithm: `algos`, whose weights are replaced when a match begins. Each computes an
+    action for every slot, so shapes never change; a slot takes the action of the algorithm whose index it carries.
+    `next` is that index for a slot's coming episode.
 
-    Each kind of player (an algorithm with its settings) has chairs of its own, as many as the others.
+    Each kind of player (an algorithm with its settings) has algorithms of its own, as many as the others.
     """
 
     def __init__(self, kinds: Sequence[Sequence[Algorithm[Any, Any]]], slots: int, device: torch.device) -> None:
         self.kinds = tuple(tuple(kind) for kind in kinds)
-        self.chairs = [algo for kind in self.kinds for algo in kind]
-        self.model = Chairs(self.kinds)
+        self.algos = [algo for kind in self.kinds for algo in kind]
+        self.model = OpponentModels(self.kinds)
         self.next = torch.zeros(1, slots, dtype=torch.int64, device=device)
-        self.played_with: list[dict[str, float]] = [dict(algo.knobs(Progress())) for algo in self.chairs]
+        self.played_with: list[dict[str, float]] = [dict(algo.knobs(Progress())) for algo in self.algos]
 
-    def sit(self, chair: int, weights: Weights) -> None:
-        """Another player takes a chair."""
-        for name, part in self.chairs[chair].acting().items():
+    def load(self, index: int, weights: Weights) -> None:
+        """Another player's weights."""
+        for name, part in self.algos[index].acting().items():
             part.restore(under(State(weights.tensors), name))
-        self.played_with[chair] = dict(weights.knobs)
+        self.played_with[index] = dict(weights.knobs)
 
-    # ------------------------------------------------------------ what slots carry: their chair, then of each kind
+    # ------------------------------------------------------------ what slots carry: their index, then of each kind
 
     def carry(self, slots: int) -> Carried:
         return (self.next[:, :slots], *(x for kind in self.kinds for x in kind[0].carry(slots)))
@@ -89,7 +89,7 @@ class Opponents(Algorithm[Any, Any]):
     # ------------------------------------------------------------ acting
 
     def draws(self) -> Draws:
-        """Chairs share random numbers: a slot uses those of one."""
+        """They share random numbers: a slot uses those of one."""
         each = [kind[0].draws() for kind in self.kinds]
         return Draws(most([d.predict for d in each]), most([d.explore for d in each]))
 
@@ -97,7 +97,7 @@ class Opponents(Algorithm[Any, Any]):
         return {f"{k}/{name}": value for k, own in enumerate(self.played_with) for name, value in own.items()}
 
     def predict(self, obs: Obs, past: Past, noise: Noise) -> Prediction:
-        """`dist` holds the predictions of all chairs."""
+        """`dist` holds the predictions of all algorithms."""
         made = []
         for kind, own in zip(self.kinds, self.pasts(past), strict=True):
             for algo in kind:
@@ -116,36 +116,36 @@ class Opponents(Algorithm[Any, Any]):
         return self.chosen(prediction, lambda algo, own, k: algo.exploit(own))
 
     def chosen(self, prediction: Prediction, act: Act) -> Acted:
-        """The action of each slot's own chair."""
-        chair = prediction.carried[0]
-        acts = [act(algo, own, k) for k, (algo, own) in enumerate(zip(self.chairs, prediction.dist, strict=True))]
+        """The action of each slot's own opponent."""
+        index = prediction.carried[0]
+        acts = [act(algo, own, k) for k, (algo, own) in enumerate(zip(self.algos, prediction.dist, strict=True))]
         carried = [own.carried or before.carried for own, before in zip(acts, prediction.dist, strict=True)]
-        memory, kept, first = [], [chair], 0
+        memory, kept, first = [], [index], 0
         for kind in self.kinds:  # those of other kinds remember nothing of use
             places = range(first, first + len(kind))
-            memory += pick(chair, places, [acts[k].memory for k in places])
-            kept += pick(chair, places, [carried[k] for k in places])
+            memory += pick(index, places, [acts[k].memory for k in places])
+            kept += pick(index, places, [carried[k] for k in places])
             first += len(kind)
-        action = pick(chair, range(len(acts)), [own.action for own in acts])
+        action = pick(index, range(len(acts)), [own.action for own in acts])
         return Acted(action, {}, tuple(memory), tuple(kept))
 
     def learn(self, mini: Any, knobs: Knobs, noise: Noise) -> Update:
         raise TypeError("opponents do not learn")
 
     def parts(self) -> Mapping[str, Stateful]:
-        return {f"chair-{k}/{n}": part for k, algo in enumerate(self.chairs) for n, part in algo.acting().items()}
+        return {f"opponent-{k}/{n}": part for k, algo in enumerate(self.algos) for n, part in algo.acting().items()}
 
     def acting(self) -> Mapping[str, Stateful]:
         return self.parts()
 
 
-def pick(chair: Tensor, places: Sequence[int], trees: Sequence[Any]) -> Any:
-    """Of trees [1, B, ...], one per place: each slot's own; the first where its chair is none of them."""
+def pick(index: Tensor, places: Sequence[int], trees: Sequence[Any]) -> Any:
+    """Of trees [1, B, ...], one per place: each slot's own; the first where its index is none of them."""
 
     def one(first: Tensor, *others: Tensor) -> Tensor:
         found = first
         for place, other in zip(places[1:], others, strict=True):
-            found = torch.where((chair == place).reshape(*chair.shape, *(1,) * (first.ndim - 2)), other, found)
+            found = torch.where((index == place).reshape(*index.shape, *(1,) * (first.ndim - 2)), other, found)
         return found
 
     return ops.map_tree(one, *trees) if len(trees) > 1 else trees[0]

@@ -33,7 +33,7 @@ class LeagueSettings(MatchmakerConfig):
     by `opponent`."""
 
     players: Mapping[str, LeaguePlayer]
-    tables: int = Field(default=4, ge=1, le=256)  # opponents that a player meets at a time
+    matches: int = Field(default=4, ge=1, le=256)  # that a player plays at a time, each against one opponent
     games: int = Field(default=64, ge=1, le=1_000_000)  # of a match, after which an opponent is chosen anew
     phase: Count = Field(default=10_000, ge=1)  # games between two looks at whether to snapshot a player
     patience: int = Field(default=2, ge=1, le=1_000_000)  # phases after which it is snapshotted in any case

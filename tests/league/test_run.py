@@ -1,4 +1,4 @@
-"""A league as a run: who sits where, whose games are counted for whom, what is refused."""
+"""A league as a run: who has which slots, whose games are counted for whom, what is refused."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import tests.league.worlds  # noqa: F401  registers one
 from ganglion.config import RunConfig
 from ganglion.core import Box, Discrete, EnvSpec, Noise, Past, Progress
 from ganglion.errors import UserError
-from ganglion.league.corner import Corner
-from ganglion.league.matches import Matches
-from ganglion.league.seats import order, places
+from ganglion.league.league_env import order, places
+from ganglion.league.learning_player import LearningPlayer
+from ganglion.league.source import LeagueSource
 from ganglion.runtime.build import build
 from ganglion.runtime.trainer import Trainer
 
@@ -29,14 +29,14 @@ def config(*more: str) -> RunConfig:
     return ganglion.load_config(None, [*words, *more])
 
 
-def matches(trainer: Trainer) -> Matches:
-    assert isinstance(trainer.source, Matches)
+def league_source(trainer: Trainer) -> LeagueSource:
+    assert isinstance(trainer.source, LeagueSource)
     return trainer.source
 
 
-def always(corner: Corner, action: int) -> None:
+def always(player: LearningPlayer, action: int) -> None:
     """Makes a player do the same from now on."""
-    bias = next(x for n, x in corner.agent.algo.model.named_parameters() if n.startswith("actor") and x.shape == (3,))
+    bias = next(x for n, x in player.agent.algo.model.named_parameters() if n.startswith("actor") and x.shape == (3,))
     with torch.no_grad():
         bias.zero_()
         bias[action] = 1e4
@@ -55,15 +55,15 @@ def test_every_learner_plays_every_agent_and_nobody_shares_a_slot() -> None:
             assert len({int(x) // 12 for x in (mine[k], *theirs[:, k])}) == 3
 
 
-@pytest.mark.parametrize("tables", [1, 3])
-def test_games_are_counted_for_those_who_played_them(tables: int) -> None:
+@pytest.mark.parametrize("matches", [1, 3])
+def test_games_are_counted_for_those_who_played_them(matches: int) -> None:
     """Each snapshot always does the same, so the result of a game says whom it was played against."""
-    made = build(config(f"league.tables={tables}", "league.games=5", "train.budget=10k steps", "algo.lr=1e-9"))
-    source = matches(made)
-    (corner,) = source.corners
+    made = build(config(f"league.matches={matches}", "league.games=5", "train.budget=10k steps", "algo.lr=1e-9"))
+    source = league_source(made)
+    (player,) = source.players
     for action in (PAPER, SCISSORS, ROCK):  # main-1, main-2, main-3; it goes on with the last
-        always(corner, action)
-        source.snapshot(corner, Progress())
+        always(player, action)
+        source.snapshot(player, Progress())
     met = Counter[str]()
     for log in made():
         met["games"] += sum(episode.many for episode in log.episodes)
@@ -79,43 +79,43 @@ def test_games_are_counted_for_those_who_played_them(tables: int) -> None:
 
 def test_a_game_is_played_by_one_opponent_to_its_end() -> None:
     """What a slot carries changes only where its episode starts."""
-    made = build(config("league.tables=2", "league.games=3", "train.budget=3k steps"))
-    source, changed = matches(made), 0
-    (corner,) = source.corners
+    made = build(config("league.matches=2", "league.games=3", "train.budget=3k steps"))
+    source, changed = league_source(made), 0
+    (player,) = source.players
     for action in (PAPER, SCISSORS):
-        always(corner, action)
-        source.snapshot(corner, Progress())
+        always(player, action)
+        source.snapshot(player, Progress())
     made.run_collect()
     for _ in range(200):
-        before, start = corner.away.past.carried[0].clone(), corner.away.past.start.clone()
+        before, start = player.away.past.carried[0].clone(), player.away.past.start.clone()
         made.run_collect() if not made.owes() else made.run_train()
-        after = corner.away.past.carried[0]
+        after = player.away.past.carried[0]
         changed += int((before != after).sum())
         assert (before == after)[~start].all()
     assert changed > 10
 
 
-def test_each_slot_does_what_its_chair_alone_would() -> None:
+def test_each_slot_does_what_its_opponent_alone_would() -> None:
     made = build(config("league={kind: league, players: {main: main, other: {role: league_exploiter, algo: {kind: ppo, "
                         "horizon: 8, minibatches: 1, net: {hidden: [8], memory: gru, memory_size: 4}}}}}"))  # fmt: skip
-    corner = matches(made).corners[0]
-    opponents, count = corner.opponents, corner.away.count
+    player = league_source(made).players[0]
+    opponents, count = player.opponents, player.away.count
     assert [len(kind) for kind in opponents.kinds] == [5, 5]
     generator = torch.Generator().manual_seed(0)
-    chair = torch.randint(10, (1, count), generator=generator)
+    index = torch.randint(10, (1, count), generator=generator)
     obs = torch.randn(1, count, 2, generator=generator)
     noise = Noise(
         torch.rand(1, count, opponents.draws().explore.uniform, generator=generator), torch.empty(1, count, 0)
     )
     memory = tuple(torch.randn(x.shape, generator=generator) for x in opponents.model.initial(count))
-    past = Past(memory, torch.zeros(1, count, dtype=torch.bool), (chair,))
-    knobs = corner.away.agent.knobs(Progress())
+    past = Past(memory, torch.zeros(1, count, dtype=torch.bool), (index,))
+    knobs = player.away.agent.knobs(Progress())
     with torch.no_grad():
         acted = opponents.explore(opponents.predict(obs, past, noise), knobs, noise)
-        for k, algo in enumerate(opponents.chairs):
+        for k, algo in enumerate(opponents.algos):
             own = past._replace(memory=memory if k >= 5 else (), carried=())
             alone = algo.explore(algo.predict(obs, own, noise), knobs, noise)
-            here = chair[0] == k
+            here = index[0] == k
             assert torch.equal(acted.action[:, here], alone.action[:, here])
             if k >= 5:
                 assert torch.equal(acted.memory[0][:, here], alone.memory[0][:, here])
@@ -123,14 +123,14 @@ def test_each_slot_does_what_its_chair_alone_would() -> None:
 
 def test_a_match_is_against_the_weights_that_it_began_with() -> None:
     made = build(config("league.kind=self", "league.games=1000", "train.budget=2k steps"))
-    source = matches(made)
-    (corner,) = source.corners
+    source = league_source(made)
+    (player,) = source.players
     made.run_collect()
-    first = {n: x.clone() for n, x in corner.agent.state().tensors.items() if n.startswith("model/")}
+    first = {n: x.clone() for n, x in player.agent.state().tensors.items() if n.startswith("model/")}
     for _ in made():
         pass
-    seated = corner.opponents.chairs[corner.tables[0].chair]
-    for name, tensor in seated.model.state().tensors.items():
+    playing = player.opponents.algos[player.matches[0].index]
+    for name, tensor in playing.model.state().tensors.items():
         assert torch.equal(tensor, first[f"model/{name}"])
     assert made.at.opt_steps > 5 and source.league.payoff.met.sum() == 0, "games against itself say nothing"
 
@@ -139,28 +139,28 @@ def test_a_reset_player_is_as_it_was_at_first() -> None:
     made = build(
         config("league={kind: league, players: {main: main, e: main_exploiter}, phase: 40}", "train.budget=3k steps")
     )
-    source = matches(made)
-    corner = source.corners[1]
-    first = {n: x.clone() for n, x in corner.agent.state().tensors.items()}
+    source = league_source(made)
+    player = source.players[1]
+    first = {n: x.clone() for n, x in player.agent.state().tensors.items()}
     for _ in made():
         pass
     assert source.league.players["e"].resets >= 1 and "e-1" in source.frozen
-    corner.begin_anew()
-    assert all(torch.equal(x, first[n]) for n, x in corner.agent.state().tensors.items())
+    player.begin_anew()
+    assert all(torch.equal(x, first[n]) for n, x in player.agent.state().tensors.items())
     assert any(
-        not torch.equal(x, source.frozen["e-1"].tensors[n]) for n, x in corner.agent.command(made.at).tensors.items()
+        not torch.equal(x, source.frozen["e-1"].tensors[n]) for n, x in player.agent.command(made.at).tensors.items()
     )
 
 
 def test_evaluated_against_all_snapshots() -> None:
     made = build(config("league.measured=16", "eval.episodes=24"))
-    source = matches(made)
-    (corner,) = source.corners
+    source = league_source(made)
+    (player,) = source.players
     assert made.run_evaluate()[1]["eval/episodes"] >= 24, "against itself"
     for action in (PAPER, SCISSORS, ROCK):
-        always(corner, action)
-        source.snapshot(corner, Progress())
-    always(corner, PAPER)
+        always(player, action)
+        source.snapshot(player, Progress())
+    always(player, PAPER)
     state = made.state().tensors
     before = {name: tensor.clone() for name, tensor in state.items()}
     episodes, metrics = made.run_evaluate()
@@ -177,11 +177,11 @@ def test_compiled_in_blocks_counts_the_same_games() -> None:
     made = build(
         config("league.games=5", "train.budget=4k steps", "algo.lr=1e-9"), Engine(torch.device("cpu"), as_it_is)
     )
-    source = matches(made)
-    (corner,) = source.corners
+    source = league_source(made)
+    (player,) = source.players
     for action in (PAPER, SCISSORS, ROCK):
-        always(corner, action)
-        source.snapshot(corner, Progress())
+        always(player, action)
+        source.snapshot(player, Progress())
     for _ in made():
         pass
     assert source.league.payoff.win_rates("main", ["main-1", "main-2", "main-3"]).tolist() == [0.0, 1.0, 0.5]
@@ -191,7 +191,7 @@ def test_compiled_in_blocks_counts_the_same_games() -> None:
     ("words", "said"),
     [
         (["env.slots=34"], "multiple of 4 .*no seat"),
-        (["league.tables=17"], "league.tables: 17 is more than the 16"),
+        (["league.matches=17"], "league.matches: 17 is more than the 16"),
         (["env={kind: toy, id: identity}"], "one agent"),
         (["league.kind=unifrm"], "Did you mean 'uniform'"),
         (["run.mode=threads"], "run.mode local"),
@@ -212,8 +212,8 @@ def test_the_best_response_to_a_frozen_player_is_learned() -> None:
     """In Kuhn poker, of both sides: against play almost by chance it wins 0.458 a game, and no more."""
     ppo = "{kind: ppo, lr: 3e-3, horizon: 8, epochs: 2, minibatches: 2, gamma: 1.0, lam: 1.0, entropy: 0.02}"
     made = build(config(f"algo={ppo}", "env={kind: kuhn, slots: 512}", "league.phase=1M", "train.budget=200k steps"))
-    source = matches(made)
-    source.snapshot(source.corners[0], Progress())
+    source = league_source(made)
+    source.snapshot(source.players[0], Progress())
     episodes = [e for log in made() if log.at.fraction > 0.75 for e in log.episodes]
     games = sum(e.many for e in episodes)
     assert games > 10_000

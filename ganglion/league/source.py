@@ -9,8 +9,8 @@ from statistics import fmean
 import torch
 
 from ganglion.core import Episode, Faults, LogData, Progress, State, Weights, join, read_count, read_number, under
-from ganglion.league.corner import Contender, Corner, Match, Result
 from ganglion.league.games import Games
+from ganglion.league.learning_player import Contender, LearningPlayer, Match, Result
 from ganglion.league.players import League
 from ganglion.league.settings import LeagueSettings
 from ganglion.runtime.explorer import Explorer
@@ -19,14 +19,14 @@ from ganglion.runtime.randomness import Stream
 NOBODY = Match("", -1, 0)
 
 
-class Matches:
+class LeagueSource:
     """An Explorer whose opponents change, and the league that says who they are."""
 
     def __init__(
-        self, explorer: Explorer, corners: Sequence[Corner], cfg: LeagueSettings, seed: int, games: Games
+        self, explorer: Explorer, players: Sequence[LearningPlayer], cfg: LeagueSettings, seed: int, games: Games
     ) -> None:
         """`games` are played where snapshots are measured."""
-        self.explorer, self.corners, self.cfg, self.games = explorer, corners, cfg, games
+        self.explorer, self.players, self.cfg, self.games = explorer, players, cfg, games
         self.spec, self.league = explorer.spec, League(cfg)
         self.frozen: dict[str, Weights] = {}  # of historical players
         self.stream = Stream(seed, "league", torch.device("cpu"))
@@ -44,72 +44,72 @@ class Matches:
         """A block of steps; then results, snapshots and new matches."""
         now = self.explorer.begin()
         dead = ~now.valid
-        for corner in self.corners:
-            if not corner.tables:
-                self.begin(corner, at)
-        playing = [corner.playing(corner.away.own(dead).to(corner.agent.device)) for corner in self.corners]
+        for player in self.players:
+            if not player.matches:
+                self.begin(player, at)
+        playing = [player.playing(player.away.own(dead).to(player.agent.device)) for player in self.players]
         log = self.explorer.step(at)
         if not log.episodes:
             return log
         episodes, first = [], 0
-        for corner, chairs in zip(self.corners, playing, strict=True):
-            found = corner.results(self.of(corner, log.episodes, first), chairs, first)
-            first += corner.count
+        for player, against in zip(self.players, playing, strict=True):
+            found = player.results(self.of(player, log.episodes, first), against, first)
+            first += player.count
             if found:
-                self.settle(corner, found, log.at)
-                episodes.append(summed(corner.name, found))
+                self.settle(player, found, log.at)
+                episodes.append(summed(player.name, found))
         at = log.at._replace(episodes=at.episodes + sum(episode.many for episode in episodes))
         return LogData("collect", at, log.metrics, tuple(episodes))
 
     @staticmethod
-    def of(corner: Corner, episodes: Sequence[Episode], first: int) -> list[Episode]:
-        return [episode for episode in episodes if first <= episode.slot < first + corner.count]
+    def of(player: LearningPlayer, episodes: Sequence[Episode], first: int) -> list[Episode]:
+        return [episode for episode in episodes if first <= episode.slot < first + player.count]
 
     # ------------------------------------------------------------ matches
 
-    def begin(self, corner: Corner, at: Progress) -> None:
-        """All tables are free, and so are all chairs but those taken here."""
-        corner.tables = [NOBODY] * self.cfg.tables
-        for table in range(self.cfg.tables):
-            self.match(corner, table, (), at)
+    def begin(self, player: LearningPlayer, at: Progress) -> None:
+        """The first matches."""
+        player.matches = [NOBODY] * self.cfg.matches
+        for index in range(self.cfg.matches):
+            self.match(player, index, (), at)
 
-    def match(self, corner: Corner, table: int, playing: Sequence[int], at: Progress) -> None:
-        """A new match at a table. An opponent that learns plays as it is now, until the match is over."""
+    def match(self, player: LearningPlayer, index: int, playing: Sequence[int], at: Progress) -> None:
+        """A new match in place of one that is over. An opponent that learns keeps its weights of now until the end."""
         before = self.stream.generator.get_state()
-        name = self.cfg.opponent(self.league, corner.name, self.dice)
-        if not corner.seat(table, name, self.contender(name, at), self.cfg.games, playing):
-            self.stream.generator.set_state(before)  # chosen again when a chair is free
+        name = self.cfg.opponent(self.league, player.name, self.dice)
+        if not player.start(index, name, self.contender(name, at), self.cfg.games, playing):
+            self.stream.generator.set_state(before)  # chosen again when an algorithm is free
 
     def weights_of(self, name: str, at: Progress) -> Weights:
-        return next(corner.agent.command(at) for corner in self.corners if corner.name == name)
+        return next(player.agent.command(at) for player in self.players if player.name == name)
 
-    def settle(self, corner: Corner, found: Sequence[Result], at: Progress) -> None:
+    def settle(self, player: LearningPlayer, found: Sequence[Result], at: Progress) -> None:
         """What games say, and what follows from it."""
         games: dict[str, list[Result]] = {}
         for result in found:
             games.setdefault(result.opponent, []).append(result)
         for opponent, own in games.items():
-            self.league.report(corner.name, opponent, [r.score for r in own], [r.margin for r in own])
-        if self.league.due(corner.name):
-            self.snapshot(corner, at)
-        over = [k for k, table in enumerate(corner.tables) if table.left <= 0]
+            self.league.report(player.name, opponent, [r.score for r in own], [r.margin for r in own])
+        if self.league.due(player.name):
+            self.snapshot(player, at)
+        over = [k for k, match in enumerate(player.matches) if match.left <= 0]
         if over:
             now = self.explorer.begin()
-            playing = corner.playing(~corner.away.own(now.valid).to(corner.agent.device))
-            for table in over:
-                self.match(corner, table, playing, at)
+            playing = player.playing(~player.away.own(now.valid).to(player.agent.device))
+            for index in over:
+                self.match(player, index, playing, at)
 
-    def snapshot(self, corner: Corner, at: Progress) -> None:
+    def snapshot(self, player: LearningPlayer, at: Progress) -> None:
         """A historical player, as its parent is now; it may begin anew itself."""
-        weights = corner.agent.command(at)
+        weights = player.agent.command(at)
         past = self.league.past
-        name, anew = self.league.snapshot(corner.name, self.dice)
+        name, anew = self.league.snapshot(player.name, self.dice)
         self.frozen[name] = weights
         for other in past if self.cfg.measured else ():
             found = self.games.play(self.contender(name), self.contender(other), self.cfg.measured)
             self.league.rate(name, other, [r.score for r in found], [r.margin for r in found])
         if anew:
-            corner.begin_anew()
+            player.begin_anew()
 
     def contender(self, name: str, at: Progress | None = None) -> Contender:
         """Whose algorithm a player plays with, and its weights: of now, where it learns."""
@@ -120,8 +120,8 @@ class Matches:
 
     def numbers(self) -> Mapping[str, float]:
         told = {"games": float(self.league.games), "snapshots": float(len(self.frozen))}
-        for corner in self.corners:
-            told |= self.league.ratings.numbers(corner.name)
+        for player in self.players:
+            told |= self.league.ratings.numbers(player.name)
         return {**{f"league/{name}": value for name, value in told.items()}, **self.explorer.numbers()}
 
     def summary(self) -> Mapping[str, str]:
@@ -133,16 +133,16 @@ class Matches:
 
     def state(self) -> State:
         frozen = {f"frozen/{name}": frozen_state(weights) for name, weights in self.frozen.items()}
-        corners = {f"corners/{corner.name}": corner.state() for corner in self.corners}
+        players = {f"players/{player.name}": player.state() for player in self.players}
         own = {"league": self.league.state(), "dice": self.stream.state(), "explorer": self.explorer.state()}
-        return join({**own, **corners, **frozen})
+        return join({**own, **players, **frozen})
 
     def restore(self, state: State) -> None:
         self.league.restore(under(state, "league"))
         self.stream.restore(under(state, "dice"))
         self.explorer.restore(under(state, "explorer"))
-        for corner in self.corners:
-            corner.restore(under(state, f"corners/{corner.name}"))
+        for player in self.players:
+            player.restore(under(state, f"players/{player.name}"))
         self.frozen = {name: read_frozen(under(state, f"frozen/{name}")) for name in self.league.past}
 
 

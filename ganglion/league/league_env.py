@@ -1,4 +1,4 @@
-"""Where the players of a league sit: each learner has copies of the game of its own, in which it plays every agent in
+"""Which slots each player of a league has: a learner has copies of the game of its own, where it plays every agent in
 turn, and its opponents play the others."""
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def order(spec: EnvSpec, learners: int) -> torch.Tensor:
     return torch.stack(seats, 1).flatten()
 
 
-class Seated(Env):
+class LeagueEnv(Env):
     """An environment of several agents with its slots in the order of the league's seats."""
 
     def __init__(self, env: Env, learners: int) -> None:
@@ -59,15 +59,15 @@ class Seated(Env):
     def faults(self) -> Faults:
         return self.env.faults
 
-    def seated(self, step: Step) -> Step:
+    def reordered(self, step: Step) -> Step:
         index = self.order.to(step.reward.device)
         return ops.map_tree(lambda x: x[index], step)
 
     def reset(self, seed: int) -> Step:
-        return self.seated(self.env.reset(seed))
+        return self.reordered(self.env.reset(seed))
 
     def step(self, action: Action) -> Step:
-        return self.seated(self.env.step(ops.map_tree(lambda x: x[self.back.to(x.device)], action)))
+        return self.reordered(self.env.step(ops.map_tree(lambda x: x[self.back.to(x.device)], action)))
 
     def episodes(self) -> list[Episode]:
         return [episode._replace(slot=self.seat_of[episode.slot]) for episode in self.env.episodes()]

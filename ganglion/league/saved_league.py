@@ -10,9 +10,9 @@ from typing import Any
 from ganglion.config import RunConfig
 from ganglion.core import Progress, under
 from ganglion.errors import UserError, nearest
-from ganglion.league.corner import Result
-from ganglion.league.matches import Matches, read_frozen
+from ganglion.league.learning_player import Result
 from ganglion.league.players import League
+from ganglion.league.source import LeagueSource, read_frozen
 from ganglion.record.checkpoint import Checkpoints, beside_training
 from ganglion.record.stores import Where
 from ganglion.runtime.evaluator import deviation
@@ -30,17 +30,17 @@ class SavedLeague:
         self.path = str(path)
         assert self.cfg.league is not None
         trainer = self.cfg.league.build(self.cfg)
-        self.matches: Matches = trainer.source
+        self.source: LeagueSource = trainer.source
         with taking(path):
-            for corner in self.matches.corners:
-                corner.agent.restore(under(state, named("agent", corner.agent)))
+            for player in self.source.players:
+                player.agent.restore(under(state, named("agent", player.agent)))
             self.league.restore(under(state, "source/league"))
-            self.matches.frozen = {n: read_frozen(under(state, f"source/frozen/{n}")) for n in self.league.past}
+            self.source.frozen = {n: read_frozen(under(state, f"source/frozen/{n}")) for n in self.league.past}
             self.at = Progress.read(under(state, "counters").scalars["at"])
 
     @property
     def league(self) -> League:
-        return self.matches.league
+        return self.source.league
 
     def known(self, name: str, option: str) -> str:
         """The name of a player, checked."""
@@ -52,12 +52,12 @@ class SavedLeague:
 
     def play(self, home: str, away: str, games: int, seed: int) -> list[Result]:
         """Games of two players, as they play in training; their results for the first."""
-        self.matches.games.seed = seed
-        first, second = (self.matches.contender(name, self.at) for name in (home, away))
-        return self.matches.games.play(first, second, games)
+        self.source.games.seed = seed
+        first, second = (self.source.contender(name, self.at) for name in (home, away))
+        return self.source.games.play(first, second, games)
 
     def close(self) -> None:
-        self.matches.close()
+        self.source.close()
 
 
 def league_config(folder: Where) -> RunConfig:
@@ -78,7 +78,7 @@ def records(folder: Where) -> list[dict[str, Any]]:
 def score_games(folder: Where, player: str | None, against: str | None, games: int, seed: int) -> Mapping[str, Any]:
     """Games of a player against another one, itself where none is named: how many it wins, and what it gets."""
     saved = SavedLeague(folder)
-    name = saved.known(player or saved.matches.corners[0].name, "--player")
+    name = saved.known(player or saved.source.players[0].name, "--player")
     other = saved.known(against or name, "--against")
     played = saved.play(name, other, games, seed)
     saved.close()

@@ -1,4 +1,4 @@
-"""A learner of a league, and the matches that it plays."""
+"""A player of a league that learns, and the matches that it plays."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from ganglion.runtime.explorer import Seat
 
 @dataclass
 class Match:
-    """A match that is being played: against whom, from which chair, and how many games of it are left."""
+    """A match that is being played: against whom, by which algorithm, and how many games of it are left."""
 
     opponent: str
-    chair: int
+    index: int  # of the algorithm, in `Opponents.algos`
     left: int
 
 
@@ -48,15 +48,15 @@ def result_of(ended: Sequence[Sequence[Episode]], copy: int, number: int, copies
     return Result(opponent, 0.5 * (1 + (margin > 0) - (margin < 0)), margin, own.total, own.length)
 
 
-class Corner:
-    """A learner, the opponents that sit with it, and its tables. Copy i of its game belongs to table i mod tables."""
+class LearningPlayer:
+    """A learner, its opponents and its matches. Copy i of its game belongs to match i mod `len(matches)`."""
 
     def __init__(self, agent: Agent, away: Seat, opponents: Opponents, kind_of: Mapping[str, int], copies: int) -> None:
-        """`away`: the opponents' seat. `kind_of`: which chairs are made for a learning player's algorithm."""
+        """`away`: the opponents' seat. `kind_of`: which of the opponents' algorithms are of a player's kind."""
         self.agent, self.away, self.opponents, self.kind_of, self.copies = agent, away, opponents, kind_of, copies
         self.name = agent.player
-        self.tables: list[Match] = []
-        self.who = [""] * len(opponents.chairs)  # sits where
+        self.matches: list[Match] = []
+        self.who = [""] * len(opponents.algos)  # which player each algorithm holds
         self.first = {name: tensor.clone() for name, tensor in agent.state().tensors.items()}  # as it began
 
     def begin_anew(self) -> None:
@@ -64,38 +64,38 @@ class Corner:
         for name, part in self.agent.algo.parts().items():
             part.restore(under(State(self.first), name))
 
-    # ------------------------------------------------------------ tables
+    # ------------------------------------------------------------ matches
 
     def playing(self, dead: torch.Tensor) -> list[int]:
-        """The chair from which each copy's running or coming game is played; `dead` [slots]: between two."""
+        """Which algorithm plays each copy's running or coming game; `dead` [slots]: between two."""
         past = self.away.past
         return torch.where(past.start | dead, self.opponents.next, past.carried[0])[0, : self.copies].tolist()
 
-    def seat(self, table: int, opponent: str, player: Contender, games: int, playing: Sequence[int]) -> bool:
-        """Begins a match, where a chair is free: nobody plays from it."""
+    def start(self, index: int, opponent: str, player: Contender, games: int, playing: Sequence[int]) -> bool:
+        """Begins a match, if an algorithm of the opponent's kind is free: no game is played by it."""
         parent, weights = player
         count = len(self.opponents.kinds[0])
         first = self.kind_of[parent] * count
-        taken = {*playing, *(other.chair for other in self.tables)}
+        taken = {*playing, *(other.index for other in self.matches)}
         free = [k for k in range(first, first + count) if k not in taken]
         if not free:
             return False
-        self.opponents.sit(free[0], weights)
+        self.opponents.load(free[0], weights)
         self.who[free[0]] = opponent
-        self.tables[table] = Match(opponent, free[0], games)
+        self.matches[index] = Match(opponent, free[0], games)
         self.tell_slots()
         return True
 
     def tell_slots(self) -> None:
-        """From which chairs their coming games are played."""
-        chairs = [self.tables[k % self.copies % len(self.tables)].chair for k in range(self.away.count)]
-        self.opponents.next.copy_(torch.tensor([chairs]))
+        """Which algorithm plays the coming game of each slot."""
+        indices = [self.matches[k % self.copies % len(self.matches)].index for k in range(self.away.count)]
+        self.opponents.next.copy_(torch.tensor([indices]))
 
     # ------------------------------------------------------------ results
 
     def results(self, episodes: Iterable[Episode], playing: Sequence[int], first: int) -> list[Result]:
-        """Games that ended; slots count from `first`. `playing`: the chairs when the first step of the block was
-        made. A copy's second game in it is played from the chair that comes next."""
+        """Games that ended; slots count from `first`. `playing`: the algorithms when the first step of the block
+        was made. A copy's second game in it is played by the one that comes next."""
         ended: list[list[Episode]] = [[] for _ in range(self.count)]
         for episode in episodes:
             ended[episode.slot - first].append(episode)
@@ -103,10 +103,10 @@ class Corner:
         found = []
         for copy in range(self.copies):
             for number in range(len(ended[copy])):
-                chair = coming[copy] if number else playing[copy]
-                table = self.tables[copy % len(self.tables)]
-                table.left = max(table.left - 1, 0)
-                found.append(result_of(ended, copy, number, self.copies, self.who[chair]))
+                index = coming[copy] if number else playing[copy]
+                match = self.matches[copy % len(self.matches)]
+                match.left = max(match.left - 1, 0)
+                found.append(result_of(ended, copy, number, self.copies, self.who[index]))
         return found
 
     @property
@@ -117,15 +117,15 @@ class Corner:
     # ------------------------------------------------------------ state
 
     def state(self) -> State:
-        rows: Json = [[table.opponent, table.chair, table.left] for table in self.tables]
-        return State({}, {"tables": rows, "who": list(self.who), "knobs": list(self.opponents.played_with)})
+        rows: Json = [[match.opponent, match.index, match.left] for match in self.matches]
+        return State({}, {"matches": rows, "who": list(self.who), "knobs": list(self.opponents.played_with)})
 
     def restore(self, state: State) -> None:
-        own, chairs = state.scalars, len(self.who)
+        own, count = state.scalars, len(self.who)
         knobs = [{str(name): read_number(x) for name, x in each.items()} for each in own["knobs"]]
-        if not len(own["who"]) == len(knobs) == chairs:
-            raise ValueError(f"it has {len(knobs)} chairs, this league {chairs}")
+        if not len(own["who"]) == len(knobs) == count:
+            raise ValueError(f"it has {len(knobs)} opponents at a time, this league {count}")
         self.who, self.opponents.played_with = [str(name) for name in own["who"]], knobs
-        self.tables = [Match(str(n), read_count(c, chairs - 1), read_count(left)) for n, c, left in own["tables"]]
-        if self.tables:
+        self.matches = [Match(str(n), read_count(k, count - 1), read_count(left)) for n, k, left in own["matches"]]
+        if self.matches:
             self.tell_slots()
