@@ -119,7 +119,7 @@ def test_two_learners_are_one() -> None:
 def test_the_sweep_is_six_runs() -> None:
     configs = cases(EXAMPLES / "sweep.yaml")
     assert len({config.title for config in configs}) == 6
-    assert {(config.algo.lr, config.run.seed) for config in configs} == {  # type: ignore[attr-defined]
+    assert {(config.algo.lr.value, config.run.seed) for config in configs} == {  # type: ignore[attr-defined]
         (lr, seed) for lr in (1e-3, 3e-4) for seed in (0, 1, 2)
     }
 

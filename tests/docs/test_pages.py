@@ -131,7 +131,8 @@ def settings() -> set[str]:
     for algo in registry.TABLE["algo"]:
         for env in KINDS:
             found |= set(paths(load(None, [f"algo={algo}", f"env={env}"]).plain()))
-    found |= set(paths(load(None, ["algo={kind: dqn, replay: prioritised}", "env={kind: toy, id: chain}"]).plain()))
+    for replay in ("prioritised", "{relabel: hindsight}"):
+        found |= set(paths(load(None, [f"algo={{kind: dqn, replay: {replay}}}", "env={kind: toy, id: goal}"]).plain()))
     return found
 
 
