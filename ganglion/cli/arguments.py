@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import re
 import sys
-from os.path import isfile  # unlike Path.is_file, never raises
-from typing import TYPE_CHECKING
+from os.path import isdir, isfile  # unlike those of Path, these never raise
+from typing import TYPE_CHECKING, Any
 
 from ganglion.errors import UserError
 
@@ -32,10 +33,11 @@ def load_torch() -> None:
 
 def config_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "words", nargs="*", default=[], metavar="PRESET|FILE path=value", help="what to start from, and settings"
+        "words", nargs="*", default=[], metavar="PRESET|FILE|ENV path=value", help="what to start from, and settings"
     )
     parser.add_argument("--algo", metavar="NAME", help="the algorithm: short for algo=NAME")
     parser.add_argument("--env", metavar="ID", help="the environment: a gymnasium id, or KIND:ID of another kind")
+    parser.add_argument("--budget", metavar="AMOUNT", help="how long: 10m, 50k steps; short for train.budget=AMOUNT")
     parser.add_argument("--seed", metavar="N", help="short for run.seed=N")
     parser.add_argument("--mode", metavar="MODE", help="where explorers are: short for run.mode=MODE")
     parser.add_argument("--explorers", metavar="N", help="how many remote explorers: short for fleet.explorers=N")
@@ -60,19 +62,54 @@ def asked_cases(args: argparse.Namespace) -> list[RunConfig]:
 
     source, overrides = split(args.words)
     named = [f"algo={args.algo}"] if args.algo else []
-    named += [environment(args.env)] if args.env else []
-    placed = [f"run.mode={args.mode}"] if args.mode else []
+    placed = [f"train.budget={args.budget}"] if args.budget else []
+    placed += [f"run.mode={args.mode}"] if args.mode else []
     placed += [f"run.seed={args.seed}"] if args.seed else []
     placed += [f"fleet.explorers={args.explorers}"] if args.explorers else []
     placed += [f"fleet.learners={args.learners}"] if args.learners else []
-    if source is None and not named and not overrides:
-        raise UserError("nothing to train. Try: ganglion train cartpole/dqn, or ganglion list zoo")
+    if source is None and not named and not overrides and not args.env:
+        raise UserError("nothing to train. Try: ganglion train CartPole-v1, or ganglion list zoo")
+    from ganglion.config.files import cases, import_module
+
+    for module in args.imports:
+        import_module(module)
+    given = [*placed, *overrides]
+    source, env = env_or_source(source, args.env)
     if source is None or source in registry.presets() or isfile(source):  # else it is refused, at once
         load_torch()
-    from ganglion.config.files import cases
-
-    found = cases(source, [*named, *placed, *overrides], args.imports)
+    if env and source is None and not named and not any(word.startswith(SAID) for word in overrides):
+        found = cases(chosen(env, given), given)
+    else:
+        found = cases(source, [*named, *([environment(env)] if env else []), *given])
     return found if args.seeds is None else seeded(found, args.seeds)
+
+
+SAID = ("algo=", "algo.kind=", "sweep.algo=", "sweep.algo.kind=", "data.path=")  # where no algorithm is to be chosen
+
+
+def env_or_source(word: str | None, env: str | None) -> tuple[str | None, str | None]:
+    """The source and the environment that are named: a word that is neither a preset nor a file may be the latter."""
+    from ganglion import registry
+
+    if word is None or env is not None or word in registry.presets() or isfile(word) or not is_name(word):
+        return word, env
+    load_torch()
+    from ganglion.runtime.choose_settings import is_env
+
+    return (None, word) if is_env(word) else (word, None)
+
+
+def is_name(word: str) -> bool:
+    """Whether it could be an environment's: KIND:ID, or a gymnasium id with or without its namespace."""
+    shape = re.fullmatch(r"([A-Za-z_]\w*:)?([\w.-]+/)?[\w.-]+", word)
+    return shape is not None and len(word) <= 200 and not isdir(word) and not word.endswith((".yaml", ".yml"))
+
+
+def chosen(env: str, overrides: list[str]) -> dict[str, Any]:
+    """Settings for an environment of which nothing else was said."""
+    from ganglion.runtime.choose_settings import settings
+
+    return settings(env, overrides)
 
 
 def seeded(configs: list[RunConfig], count: int) -> list[RunConfig]:

@@ -45,6 +45,7 @@ COMMANDS = {
 }
 EXAMPLES = """\
 examples:
+  ganglion train CartPole-v1 --budget 10m           any environment: algorithm, slots and workers are chosen
   ganglion train cartpole/dqn                       a preset of the zoo
   ganglion train cartpole/dqn algo.lr=3e-4 run.seed=1
   ganglion train my.yaml env.slots=16               a file of your own, one setting changed

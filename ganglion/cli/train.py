@@ -1,7 +1,9 @@
 """Trains an agent.
 
-Settings come from a preset or a file, then path=value in order; the last one wins. Values are YAML: numbers (1e-3),
-words, [lists], {mappings: too}. A path may lead into anything shown by `ganglion show`:
+  ganglion train CartPole-v1 --budget 10m     algorithm, slots and workers are chosen by spaces, budget and step cost
+
+Otherwise settings come from a preset or a file, then path=value in order; the last one wins. Values are YAML: numbers
+(1e-3), words, [lists], {mappings: too}. A path may lead into anything shown by `ganglion show`:
 
   ganglion train cartpole/dqn algo.net.hidden=[64,64] algo.replay.kind=prioritised
   ganglion train cartpole/dqn sweep.run.seed=[0,1,2]       three runs, one after the other

@@ -93,6 +93,7 @@ class RunSection(Config):
     threads: int = Field(default=1, ge=1, le=1024)
     fast: Literal["auto", "eager", "compile", "graph"] = "auto"  # how act and learn are run
     swap: Count = Field(default=5_000, ge=1)  # the opt step at which `auto` switches to compiled functions
+    chosen: str | None = Field(default=None, max_length=1000)  # what was chosen where no algorithm was named, and why
 
     @field_validator("dir")
     @classmethod

@@ -23,6 +23,7 @@ _UNITS: dict[str, tuple[Unit, int]] = {
     "updates": ("updates", 1),
     "opts": ("updates", 1),  # as configs of earlier versions say
     "s": ("seconds", 1),
+    "m": ("seconds", 60),
     "min": ("seconds", 60),
     "h": ("seconds", 3600),
 }

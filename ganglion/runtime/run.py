@@ -103,7 +103,8 @@ class Run:
             undo.callback(trainer.close)
             run = cls(cfg, folder or made(cfg.title), trainer)
             undo.callback(run.mirror.close)
-            run.why = why
+            chosen = f"Chosen: {cfg.run.chosen}" if cfg.run.chosen else ""
+            run.why = "\n".join(filter(None, (chosen, why)))
             run.start()
             run.begin()
             undo.pop_all()

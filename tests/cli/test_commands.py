@@ -38,7 +38,7 @@ def refused(argv: list[str], capsys: Captured) -> str:
         (["--vershun"], "unknown option '--vershun'. Accepted: --help, --version, -h. Did you mean '--version'?"),
         (
             ["train", "--alg", "dqn"],
-            "unknown option '--alg'. Accepted: --algo, --env, --explorers, --help, --import, --learners, --mode,",
+            "unknown option '--alg'. Accepted: --algo, --budget, --env, --explorers, --help, --import, --learners,",
         ),
         (["train"], "nothing to train"),
         (["train", "--algo"], "argument --algo: expected one argument"),
