@@ -63,8 +63,12 @@ def side(name: str, fast: str) -> None:
     """Serves one revision: whichever is imported."""
     import torch
 
-    from ganglion.config import load
     from ganglion.runtime.run import Run
+
+    try:
+        from ganglion.config.files import load
+    except ImportError:  # a revision of before settings and files parted
+        from ganglion.config import load
 
     words, _, warm, first = {**WORKS, **ON_GPU}[name]
     head, rest = (None, words) if "=" in words[0] else (words[0], words[1:])
