@@ -4,7 +4,7 @@ the budget, and slots and workers by what a step costs. What was chosen, and why
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from math import prod
 from typing import Any, NamedTuple
 
@@ -98,15 +98,12 @@ def fits(name: str, env: EnvConfig) -> bool:
 
 def same_env(raw: Any, env: EnvConfig) -> bool:
     """Whether plain settings describe this environment, whatever the number of its slots."""
-    value = EnvConfig.expand(raw)
-    if (
-        not isinstance(value, Mapping)
-        or value.get("kind", "gym") != env.kind
-        or value.get("id") != env.plain().get("id")
-    ):
-        return False
-    theirs, ours = EnvConfig.model_validate(value).plain(), env.plain()
-    return all(theirs[key] == ours[key] for key in theirs if key not in APART)
+    ours = env.plain()
+    match EnvConfig.expand(raw):
+        case {**value} if value.get("kind", "gym") == env.kind and value.get("id") == ours.get("id"):
+            theirs = EnvConfig.model_validate(value).plain()
+            return all(theirs[key] == ours[key] for key in theirs if key not in APART)
+    return False
 
 
 class Plan(NamedTuple):
@@ -147,9 +144,13 @@ class Choice:
         spec, action = self.spec, self.spec.action
         if len(spec.agents) > 1:
             return Plan(self.ppo(), f"{len(spec.agents)} agents act at once, one player for all of them")
-        kind = {True: "dqn", False: "sac"}[isinstance(action, Discrete)]
-        if isinstance(action, Composite):
-            kind = "hybrid_sac"
+        match action:
+            case Discrete():
+                kind = "dqn"
+            case Composite():
+                kind = "hybrid_sac"
+            case _:
+                kind = "sac"
         fits = registry.lookup("algo", kind).accepts(action)
         if not fits or (kind != "dqn" and images(spec.obs)):
             seen = "images" if fits else f"{type(action).__name__} actions"
@@ -162,7 +163,7 @@ class Choice:
 
     def ppo(self) -> dict[str, Any]:
         """Observations and rewards of unknown scale are normalised."""
-        real = not isinstance(self.spec.action, Discrete)
+        real = type(self.spec.action) is not Discrete
         return {
             "kind": "ppo",
             "normalise_reward": True,
@@ -183,11 +184,11 @@ class Choice:
         agents, env = len(self.spec.agents), self.asked.env
         slots = env.slots if self.slots_given else agents * (8 if kind == "ppo" else 4)
         if self.cost is None:
-            return slots, None, "a world of tensors" if not isinstance(env, PooledConfig) else ""
+            return slots, None, "all in one step"
         cores = usable_cores()
         if not self.slots_given and cores > 1 and self.cost.seconds > CHEAP:
             slots = max(slots, agents * 2 * cores if kind == "ppo" else agents * cores)
-        if not isinstance(env, PooledConfig) or env.workers != "auto" or not env.for_workers():
+        if not settles(env):
             return slots, None, ""
         choice = choose(self.cost, slots // agents, cores)
         return slots, choice.workers, choice.why
@@ -210,9 +211,20 @@ def spec_of(asked: RunConfig, slots_given: bool) -> EnvSpec:
 
 def cost_of(env: EnvConfig) -> Cost | None:
     """What a step takes, of a world that is stepped copy by copy."""
-    if not isinstance(env, PooledConfig) or (isinstance(env, GymConfig) and env.vector):
-        return None
-    return measure(env.one)
+    match env:
+        case GymConfig(vector=True):
+            return None
+        case PooledConfig():
+            return measure(env.one)
+    return None
+
+
+def settles(env: EnvConfig) -> bool:
+    """Whether its workers are to be chosen."""
+    match env:
+        case PooledConfig(workers="auto"):
+            return env.for_workers()
+    return False
 
 
 def images(space: Space) -> bool:
