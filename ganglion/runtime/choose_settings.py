@@ -65,7 +65,7 @@ def settings(env: str, overrides: Iterable[str] = ()) -> dict[str, Any]:
         raw = read_raw(own)
         raw["run"]["chosen"] = f"preset {own}, tuned for this environment"
         return raw
-    return Choice(asked, any(text.startswith("env.slots=") for text in given)).raw()
+    return SettingsChoice(asked, any(text.startswith("env.slots=") for text in given)).raw()
 
 
 def known(env: str) -> str | dict[str, Any]:
@@ -106,14 +106,14 @@ def same_env(raw: Any, env: EnvConfig) -> bool:
     return False
 
 
-class Plan(NamedTuple):
+class ChosenAlgo(NamedTuple):
     """An algorithm with its settings, and why."""
 
     algo: dict[str, Any]
     why: str
 
 
-class Choice:
+class SettingsChoice:
     """What is chosen for an environment without a preset."""
 
     def __init__(self, asked: RunConfig, slots_given: bool) -> None:
@@ -140,10 +140,10 @@ class Choice:
         often = {name: {"every": str(Every(max(1, count // share), unit))} for name, share in shares.items()}
         return {"algo": plan.algo, "env": env, "train": {"budget": str(self.budget)}, **often, "run": {"chosen": said}}
 
-    def algorithm(self) -> Plan:
+    def algorithm(self) -> ChosenAlgo:
         spec, action = self.spec, self.spec.action
         if len(spec.agents) > 1:
-            return Plan(self.ppo(), f"{len(spec.agents)} agents act at once, one player for all of them")
+            return ChosenAlgo(self.ppo(), f"{len(spec.agents)} agents act at once, one player for all of them")
         match action:
             case Discrete():
                 kind = "dqn"
@@ -154,12 +154,12 @@ class Choice:
         fits = registry.lookup("algo", kind).accepts(action)
         if not fits or (kind != "dqn" and images(spec.obs)):
             seen = "images" if fits else f"{type(action).__name__} actions"
-            return Plan(self.ppo(), f"it takes any actions and observations, here {seen}")
+            return ChosenAlgo(self.ppo(), f"it takes any actions and observations, here {seen}")
         if self.steps > FEW[kind]:
-            return Plan(self.ppo(), f"about {self.steps:,.0f} steps are enough to learn without a replay")
+            return ChosenAlgo(self.ppo(), f"about {self.steps:,.0f} steps are enough to learn without a replay")
         learned = {"dqn": "choices", "sac": "bounded real actions", "hybrid_sac": "a choice and real actions"}[kind]
         why = f"{learned}, and a replay learns most from about {self.steps:,.0f} steps"
-        return Plan({"kind": kind, **self.replay(kind)}, why)
+        return ChosenAlgo({"kind": kind, **self.replay(kind)}, why)
 
     def ppo(self) -> dict[str, Any]:
         """Observations and rewards of unknown scale are normalised."""
