@@ -149,7 +149,7 @@ FRESH = {
 class AlgoConfig(Part, family="algo"):
     """Every knob of an algorithm, and what to plug around it."""
 
-    actions: ClassVar[Literal["any", "discrete", "bounded", "hybrid"]] = "any"  # in which action spaces it can act
+    actions: ClassVar[Literal["any", "discrete", "bounded", "single", "hybrid"]] = "any"  # that it can act in
     imitates: ClassVar[bool] = False  # whether it learns from demonstrations beside an environment
     lacks: ClassVar[Mapping[str, str]] = {}  # settings that others have and it has not, and why
     bonus: BonusConfig | None = None  # a second reward, for what is new
@@ -180,6 +180,8 @@ class AlgoConfig(Part, family="algo"):
             return sum(type(part) is Discrete for part in parts) == 1 and boxes == len(parts) - 1 > 0
         if cls.actions == "discrete":
             return isinstance(space, Discrete)
+        if cls.actions == "single" and isinstance(space, Discrete):
+            return True
         return cls.actions == "any" or (isinstance(space, Box) and space.bounded)
 
     def check_actions(self, spec: EnvSpec) -> None:
@@ -187,8 +189,9 @@ class AlgoConfig(Part, family="algo"):
         if self.accepts(spec.action):
             return
         needs = {"discrete": "a Discrete action space", "bounded": "a Box action space with finite bounds"}
+        needs["single"] = "a Discrete action space, or a Box one with finite bounds"
         needs["hybrid"] = "a Dict or Tuple action space of one Discrete part and Boxes with finite bounds"
-        one = ", or make one choice of all: env.wrap=[joint]" if self.actions == "discrete" else ""
+        one = ", or make one choice of all: env.wrap=[joint]" if self.actions in ("discrete", "single") else ""
         able = [name for name, kind in _algorithms().items() if kind.accepts(spec.action)]
         needed, tried = needs.get(self.actions, "another action space"), f"Try {' or '.join(able)}{one}."
         raise UserError(f"algo.kind: {self.kind} needs {needed}; {spec.name} has {spec.action}. {tried}")

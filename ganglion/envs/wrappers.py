@@ -346,6 +346,35 @@ class AgentIdentity(PureWrapper):
         return own, step._replace(obs={**shown, "identity": who})
 
 
+@register("wrapper", "present")
+class PresentConfig(WrapperConfig):
+    """Which agents of its copy are there, beside the observation, where some may die before the others."""
+
+    def build(self, env: Env) -> Env:
+        return PresentAgents(env)
+
+
+class PresentAgents(PureWrapper):
+    """`present` beside the observation (its parts, or `obs` where it is one): of each agent of the copy, [agents]."""
+
+    def __init__(self, env: Env) -> None:
+        super().__init__(env)
+        inner, agents = env.spec.obs, len(env.spec.agents)
+        parts = dict(inner.items) if isinstance(inner, Composite) else {"obs": inner}
+        self.named = isinstance(inner, Composite)
+        there = {"present": Box((agents,), low=(0.0,), high=(1.0,))}
+        self.spec = replace(env.spec, obs=Composite({**parts, **there}), frame=None)
+
+    def first(self, step: Step) -> tuple[Any, Step]:
+        return self.after((), None, step)
+
+    def after(self, own: Any, action: Action, step: Step) -> tuple[Any, Step]:
+        agents = len(self.spec.agents)
+        there = step.valid.float().reshape(agents, -1).T.repeat(agents, 1)
+        shown = dict(step.obs) if self.named else {"obs": step.obs}
+        return own, step._replace(obs={**shown, "present": there})
+
+
 def _shifted_space(space: Space) -> Space:
     """Actions, and the choice that none of them is."""
     match space:
