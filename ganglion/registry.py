@@ -78,6 +78,7 @@ TABLE: dict[str, dict[str, str]] = {
         "atari": "ganglion.envs.configs",
         "board": "ganglion.envs.board_games",
         "envpool": "ganglion.envs.envpool",
+        "colours": "ganglion.envs.colours",
         "foraging": "ganglion.envs.foraging",
         "kuhn": "ganglion.envs.kuhn",
         "lbforaging": "ganglion.envs.agent_games",

@@ -31,8 +31,9 @@ from ganglion.core import (
 )  # fmt: skip
 from ganglion.nn.central import CentralCritics
 from ganglion.nn.communication import Speakers, Thoughts
-from ganglion.nn.team_actions import Choices, Numbers, team_actions
+from ganglion.nn.team_actions import OneHotChoices, Numbers, team_actions
 from ganglion.ops.agents import blank, by_agent, by_copy, by_slot, whole
+
 
 @register("algo", "atoc")
 class ATOCConfig(AlgoConfig):
@@ -50,6 +51,7 @@ class ATOCConfig(AlgoConfig):
     group: Count | None = Field(None, ge=2)  # agents of a group, with the one that opens it; None: all
     message: Count = Field(32, ge=1)  # numbers of what an agent is told
     cost: Real = 0.0  # a group opens where the value rises by more
+    trial: float = Field(0.1, ge=0, le=1)  # how likely it is to open in training, at least: what is not tried closes
     regular: NonNegative = 1e-3  # weight of the squares of what actors say, which keeps choices soft
     max_norm: Positive | None = 0.5  # of gradients; None: no limit
     reward: Pay = "sum"  # of the agents: the team's
@@ -71,7 +73,7 @@ class ATOCConfig(AlgoConfig):
 class ATOCModel(Model):
     """Those who speak, and who judges them."""
 
-    def __init__(self, cfg: ATOCConfig, spec: EnvSpec, kind: Choices | Numbers) -> None:
+    def __init__(self, cfg: ATOCConfig, spec: EnvSpec, kind: OneHotChoices | Numbers) -> None:
         super().__init__()
         self.recurrent, self.communicate = cfg.net.recurrent, cfg.communicate
         self.actor = Speakers(cfg.net, spec, kind.outputs, cfg.message, cfg.group, cfg.replay.warms)
@@ -112,8 +114,9 @@ class ATOC(Algorithm[Sample[Rollout], Sample[Rollout]]):
         return Draws(predict=Draw(uniform=1), explore=self.kind.exploring, learn=each)
 
     def opens(self, thoughts: Thoughts, coin: Tensor) -> Tensor:
-        """Who opens its group [T, C, N], by coins [T, B]."""
-        return (by_copy(coin, self.agents) < torch.sigmoid(thoughts.wish)) & self.cfg.communicate
+        """Who opens its group [T, C, N], by coins [T, B] in [0, 1); a coin of 1/2 where nothing is random."""
+        likely = torch.sigmoid(thoughts.wish).clamp(min=self.cfg.trial)
+        return (by_copy(coin, self.agents) < likely) & self.cfg.communicate
 
     def predict(self, obs: Obs, past: Past, noise: Noise) -> Prediction:
         thoughts = self.model.actor.think(obs, past)
@@ -162,7 +165,8 @@ class ATOC(Algorithm[Sample[Rollout], Sample[Rollout]]):
             beside = torch.stack([blank(x, alive).flatten(2) for x in did], 2)  # [T, C, 1 + N, N * size]
             q = self.model.critics(r.obs, alive, beside)[0, ..., 0]
             gain = q[..., 1:] - q[..., :1]
-        loss = binary_cross_entropy_with_logits(thoughts.wish, (gain > self.cfg.cost).float(), reduction="none")
+        label = 0.5 + 0.5 * torch.sign(gain - self.cfg.cost)  # even where it makes no difference
+        loss = binary_cross_entropy_with_logits(thoughts.wish, label, reduction="none")
         return ops.masked_mean(loss, acts), ops.masked_mean(gain, acts)
 
     @torch.no_grad()

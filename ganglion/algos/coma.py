@@ -2,9 +2,10 @@
 
     advantage_i = Q(s, u)_i - sum_a pi_i(a | o_i) Q(s, (u_-i, a))_i
 
-The central critic says of each agent the value of all its actions, given those of the others: one pass, and the baseline
-is a sum. It learns lambda returns of the team on a lagged copy of itself. Rollouts are learned from once, without their
-last row, after which no action is known. All agents share networks; the critic is told which one it judges.
+The central critic says of each agent the value of all its actions, given those of the others: one pass, and the
+baseline is a sum. It learns lambda returns of the team on a lagged copy of itself. Rollouts are learned from once,
+without their last row, after which no action is known. All agents share networks; the critic is told which one it
+judges.
 """
 
 from __future__ import annotations

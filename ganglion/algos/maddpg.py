@@ -3,8 +3,9 @@
     critic: (Q(s, a_1 .. a_N) - r - d Q-(s', mu-(o'_1) .. mu-(o'_N)))^2
     actor:  - Q(s, a_1 .. mu(o_i) .. a_N) of each agent i, with the others' actions from the replay
 
-Choices are one-hot where the critic reads them, and pass gradients by Gumbel-softmax. `twin` is MATD3's minimum of two
-critics. A team has one value; with `reward: own` each agent has its own, by its own rewards, and agents may compete.
+Choices are one-hot where the critic reads them, and pass gradients by Gumbel-softmax. `twin` is MATD3's minimum of
+two critics. A team has one value; with `reward: own` each agent has its own, by its own rewards, and agents may
+compete.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from ganglion.core import (
     Rollout, Sample, Stateful, Update,
 )  # fmt: skip
 from ganglion.nn.central import CentralCritics
-from ganglion.nn.team_actions import Choices, Numbers, TeamActor, team_actions
+from ganglion.nn.team_actions import OneHotChoices, Numbers, TeamActor, team_actions
 from ganglion.ops.agents import (
     agents_weight, blank, by_agent, by_copy, by_slot, each_own, own_values, payments, whole,
 )  # fmt: skip
@@ -67,7 +68,7 @@ class MADDPGConfig(AlgoConfig):
 class ActorsAndCritics(Model):
     """An actor that agents share, and critics of them all."""
 
-    def __init__(self, cfg: MADDPGConfig, spec: EnvSpec, kind: Choices | Numbers) -> None:
+    def __init__(self, cfg: MADDPGConfig, spec: EnvSpec, kind: OneHotChoices | Numbers) -> None:
         super().__init__()
         agents = len(spec.agents)
         self.recurrent = cfg.net.recurrent

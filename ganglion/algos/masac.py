@@ -1,5 +1,5 @@
-"""MASAC: soft actor-critic (Haarnoja et al. 2018) of agents whose twin critics know what all see and do (as in Iqbal and
-Sha 2019 and in MADDPG).
+"""MASAC: soft actor-critic (Haarnoja et al. 2018) of agents whose twin critics know what all see and do (as in Iqbal
+and Sha 2019 and in MADDPG).
 
     critic: (Q(s, a_1 .. a_N) - r - d (min Q-(s', a'_1 .. a'_N) + alpha sum_i H'_i))^2,  a' from the current actors
     actor:  alpha (-H_i) - min Q(s, a_1 .. a_i ~ pi(o_i) .. a_N) of each agent i
@@ -27,7 +27,7 @@ from ganglion.core import (
     Rollout, Sample, Stateful, Update,
 )  # fmt: skip
 from ganglion.nn.central import CentralCritics
-from ganglion.nn.team_actions import Choices, SoftNumbers, TeamActor, soft_actions
+from ganglion.nn.team_actions import OneHotChoices, SoftNumbers, TeamActor, soft_actions
 from ganglion.ops.agents import (
     agents_weight, blank, by_agent, by_copy, by_slot, each_own, own_values, payments, whole,
 )  # fmt: skip
@@ -68,7 +68,7 @@ class MASACConfig(AlgoConfig):
 class SoftTeam(Model):
     """A stochastic actor that agents share, critics of them all, and the logarithm of a temperature."""
 
-    def __init__(self, cfg: MASACConfig, spec: EnvSpec, kind: Choices | SoftNumbers) -> None:
+    def __init__(self, cfg: MASACConfig, spec: EnvSpec, kind: OneHotChoices | SoftNumbers) -> None:
         super().__init__()
         agents = len(spec.agents)
         self.recurrent = cfg.net.recurrent
@@ -112,7 +112,9 @@ class MASAC(Algorithm[Sample[Rollout], Sample[Rollout]]):
         return Prediction(self.kind.dist(raw, ops.mask(obs)), ops.empty(raw), memory)
 
     def explore(self, prediction: Prediction, knobs: Knobs, noise: Noise) -> Acted:
-        return Acted(self.kind.explored(prediction.dist, knobs["random"], 0 * knobs["random"], noise), {}, prediction.memory)
+        return Acted(
+            self.kind.explored(prediction.dist, knobs["random"], 0 * knobs["random"], noise), {}, prediction.memory
+        )
 
     # ------------------------------------------------------------ learning
 

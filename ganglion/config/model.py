@@ -178,11 +178,8 @@ class AlgoConfig(Part, family="algo"):
             parts = list(space.items.values()) if type(space) is Composite else []
             boxes = sum(type(part) is Box and part.bounded for part in parts)
             return sum(type(part) is Discrete for part in parts) == 1 and boxes == len(parts) - 1 > 0
-        if cls.actions == "discrete":
-            return isinstance(space, Discrete)
-        if cls.actions == "single" and isinstance(space, Discrete):
-            return True
-        return cls.actions == "any" or (isinstance(space, Box) and space.bounded)
+        choice, real = isinstance(space, Discrete), isinstance(space, Box) and space.bounded
+        return {"any": True, "discrete": choice, "bounded": real, "single": choice or real}[cls.actions]
 
     def check_actions(self, spec: EnvSpec) -> None:
         """Refuses other action spaces, and says which algorithms of the package would do."""

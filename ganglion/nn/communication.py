@@ -1,13 +1,14 @@
-"""What lies between agents that speak with each other: thoughts, groups, and what is heard (ATOC, Jiang and Lu 2018)."""
+"""What lies between agents that speak with each other: thoughts, groups, what is heard (ATOC, Jiang and Lu 2018)."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from ganglion.core import EnvSpec, Memory, Obs, Past
+from ganglion.core import Composite, EnvSpec, Memory, Obs, Past, Space
 from ganglion.nn.attention import NOWHERE
 from ganglion.nn.layers import LinearHead
 from ganglion.nn.nets import Encoded, MLPConfig, Net
@@ -28,8 +29,11 @@ class Thoughts(NamedTuple):
 class Speakers(Encoded):
     """An actor that agents share, in two halves, and what lies between them."""
 
-    def __init__(self, net: MLPConfig, spec: EnvSpec, outputs: int, message: int, group: int | None, burn_in: int) -> None:
+    def __init__(
+        self, net: MLPConfig, spec: EnvSpec, outputs: int, message: int, group: int | None, burn_in: int
+    ) -> None:
         super().__init__(net, spec.obs, burn_in)
+        self.said = PRESENT in parts(spec.obs)
         self.agents, self.message, self.group = len(spec.agents), message, group
         self.body = net.body(self.encoder.out)
         size = self.body.out
@@ -48,7 +52,7 @@ class Speakers(Encoded):
 
     def present(self, obs: Obs, like: Tensor) -> Tensor:
         """Who is there, where the observation says so; all between episodes."""
-        if not (isinstance(obs, dict) and PRESENT in obs):
+        if not self.said:
             return torch.ones_like(like, dtype=torch.bool)
         here = by_copy(obs[PRESENT].bool(), self.agents)[:, :, 0]  # all of a copy see the same of this
         return here | ~here.any(-1, keepdim=True)
@@ -77,3 +81,11 @@ class Speakers(Encoded):
         members = group | torch.eye(self.agents, dtype=torch.bool, device=own.device)  # [.., opener, member]
         joint = (members & opens[..., None]).float()
         return ((joint.transpose(-1, -2) @ joint) > 0) & among
+
+
+def parts(space: Space) -> Mapping[str, Space]:
+    """Of an observation, by name; of one that has none, nothing."""
+    match space:
+        case Composite(items):
+            return items
+    return {}

@@ -3,6 +3,8 @@ the Gumbel-softmax of Jang et al. (2017), and real numbers within their bounds."
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -31,14 +33,14 @@ class TeamActor(Encoded):
         return self.net(features), memory
 
 
-class Choices:
+class OneHotChoices:
     """A choice among n; critics read it one-hot."""
 
     def __init__(self, n: int) -> None:
         self.size = self.outputs = n  # numbers that a critic reads, and that an actor says
         self.exploring, self.relaxing = Draw(uniform=3), Draw(uniform=n)
 
-    def dist(self, raw: Tensor, legal: Tensor | None) -> ops.Categorical:
+    def dist(self, raw: Tensor, legal: Tensor | None) -> Any:
         return ops.Categorical(raw, legal)
 
     def explored(self, dist: ops.Categorical, random: Tensor, spread: Tensor, noise: Noise) -> Tensor:
@@ -60,7 +62,7 @@ class Choices:
         gumbel = -torch.log(-torch.log(noise.uniform.clamp(LEAST, 1 - LEAST)))
         logits = dist.logits + gumbel
         soft = ops.blocked(logits, dist.mask).softmax(-1)
-        return self.numbers(ops.best(logits, dist.mask)) + soft - soft.detach()
+        return self.numbers(ops.best(logits, dist.mask)) + (soft - soft.detach())
 
     def sampled(self, dist: ops.Categorical, noise: Noise) -> tuple[Tensor, Tensor]:
         """The same, and the entropy of the choice."""
@@ -79,7 +81,7 @@ class Numbers:
         self.space, self.size, self.outputs = space, space.size, space.size
         self.exploring, self.relaxing = Draw(uniform=space.size, normal=space.size), Draw()
 
-    def dist(self, raw: Tensor, legal: Tensor | None) -> ops.Sure:
+    def dist(self, raw: Tensor, legal: Tensor | None) -> Any:
         low, high = ops.bounds(self.space, raw)
         shaped = torch.tanh(raw).reshape(*raw.shape[:-1], *self.space.shape)
         return ops.Sure(torch.lerp(low, high, 0.5 * (shaped + 1)))
@@ -107,9 +109,9 @@ class SoftNumbers:
         self.space, self.size, self.outputs = space, space.size, 2 * space.size
         self.exploring, self.relaxing = Draw(uniform=space.size, normal=space.size), Draw(normal=space.size)
 
-    def dist(self, raw: Tensor, legal: Tensor | None) -> ops.TanhNormal:
-        made: ops.TanhNormal = ops.dist(squashed(*raw.chunk(2, -1)), self.space, squash=True)
-        return made
+    def dist(self, raw: Tensor, legal: Tensor | None) -> Any:
+        mean, spread = raw.chunk(2, -1)
+        return ops.dist(squashed(mean, spread), self.space, squash=True)
 
     def explored(self, dist: ops.TanhNormal, random: Tensor, spread: Tensor, noise: Noise) -> Tensor:
         return torch.where(random > 0, ops.anywhere(self.space, noise.uniform), dist.sample(noise))
@@ -132,20 +134,25 @@ def flat(action: Tensor, space: Box) -> Tensor:
     return action.flatten(-len(space.shape)) if space.shape else action.unsqueeze(-1)
 
 
-def team_actions(cfg: AlgoConfig, spec: EnvSpec) -> Choices | Numbers:
+def team_actions(cfg: AlgoConfig, spec: EnvSpec) -> OneHotChoices | Numbers:
     """Of deterministic actors with a central critic; refuses other spaces."""
     cfg.check_actions(spec)
     check_mask(spec)
-    return Choices(spec.action.n) if isinstance(spec.action, Discrete) else Numbers(box(spec))
+    match spec.action:
+        case Discrete(n):
+            return OneHotChoices(n)
+        case Box() as space:
+            return Numbers(space)
+    raise AssertionError(f"{cfg.kind} accepts {spec.action}, and should not")
 
 
-def soft_actions(cfg: AlgoConfig, spec: EnvSpec) -> Choices | SoftNumbers:
+def soft_actions(cfg: AlgoConfig, spec: EnvSpec) -> OneHotChoices | SoftNumbers:
     """Of stochastic ones."""
     cfg.check_actions(spec)
     check_mask(spec)
-    return Choices(spec.action.n) if isinstance(spec.action, Discrete) else SoftNumbers(box(spec))
-
-
-def box(spec: EnvSpec) -> Box:
-    assert isinstance(spec.action, Box)
-    return spec.action
+    match spec.action:
+        case Discrete(n):
+            return OneHotChoices(n)
+        case Box() as space:
+            return SoftNumbers(space)
+    raise AssertionError(f"{cfg.kind} accepts {spec.action}, and should not")

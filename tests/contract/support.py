@@ -52,10 +52,12 @@ ROWS: dict[str, Settings] = {
     "acer": ACER,
     "airl": WITHIN,
     "alphazero": ALPHA,
+    "atoc": SAC,
     "awac": SAC,
     "bc": SAC,
     "bootstrapped_dqn": DQN,
     "c51": DQN,
+    "coma": ROLLOUT,
     "cql": over(SAC, looks=2),
     "crossq": FLASH,
     "d4pg": SAC,
@@ -71,7 +73,9 @@ ROWS: dict[str, Settings] = {
     "impala": IMPALA,
     "iql": SAC,
     "iqn": DQN,
+    "maddpg": SAC,
     "mappo": PPO,
+    "masac": SAC,
     "muzero": over(ALPHA, unroll=2),
     "ppg": PPG,
     "ppo": PPO,
@@ -166,7 +170,7 @@ FEATURES: dict[str, Feature] = {
     "ray": Feature("distributed runs", run=through_broker),
     "resume": Feature("bit-exact resume", run=has_case),
 }
-NATIVE: Mapping[str, Space] = {"any": THREE, "discrete": Discrete(4), "bounded": ARM, "hybrid": HYBRID}
+NATIVE: Mapping[str, Space] = {"any": THREE, "discrete": Discrete(4), "bounded": ARM, "single": THREE, "hybrid": HYBRID}
 
 
 class Cell(NamedTuple):

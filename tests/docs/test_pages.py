@@ -119,6 +119,7 @@ KINDS = (
     "{kind: torch, id: cartpole}",
     "{kind: toy, id: chain}",
     "{kind: matrix, id: penalty}",
+    "{kind: colours}",
     "{kind: foraging}",
     "{kind: pettingzoo, id: x}",
     "{kind: particles, id: spread}",
