@@ -82,6 +82,7 @@ TABLE: dict[str, dict[str, str]] = {
         "foraging": "ganglion.envs.foraging",
         "kuhn": "ganglion.envs.kuhn",
         "lbforaging": "ganglion.envs.agent_games",
+        "openspiel": "ganglion.envs.openspiel",
         "leduc": "ganglion.envs.leduc",
         "matrix": "ganglion.envs.matrix_games",
         "particles": "ganglion.envs.particles",

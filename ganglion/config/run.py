@@ -173,6 +173,7 @@ class DataSection(Config):
         return tuple(check_place(each, "data.path") for each in path)
 
 
+SEATED = ("each", "roles")  # one player for every agent, or for every role
 RESERVED = ("walk", "main", "agents", "learners")  # names that parts of a run have
 
 
@@ -189,7 +190,8 @@ class RunConfig(Config):
 
     algo: AlgoConfig
     env: EnvConfig
-    players: Mapping[str, PlayerSection] = Field(default_factory=dict)  # none: one player for all agents
+    # none: one player for all agents; each: one for every agent; roles: one for those whose names differ by a number
+    players: Mapping[str, PlayerSection] | Literal["each", "roles"] = Field(default_factory=dict)
     league: MatchmakerConfig | None = None  # players that learn against each other
     train: TrainSection = TrainSection()
     eval: EvalSection = EvalSection()
@@ -221,9 +223,23 @@ class RunConfig(Config):
             )
         return self
 
+    @field_validator("players", mode="before")
+    @classmethod
+    def _how(cls, players: object) -> object:
+        match players:
+            case str(how) if how not in SEATED:
+                close = nearest(how, SEATED)
+                raise ValueError(f"should be {' or '.join(SEATED)}, or players by name, got {how[:80]!r}.{close}")
+        return players
+
     @field_validator("players")
     @classmethod
-    def _names(cls, players: Mapping[str, PlayerSection]) -> Mapping[str, PlayerSection]:
+    def _names(
+        cls, players: Mapping[str, PlayerSection] | Literal["each", "roles"]
+    ) -> Mapping[str, PlayerSection] | Literal["each", "roles"]:
+        match players:
+            case str():
+                return players
         for name in players:
             if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name) or name in RESERVED:
                 raise ValueError(f"{name[:80]!r} should be letters, digits, _ and -, and none of {', '.join(RESERVED)}")

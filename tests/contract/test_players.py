@@ -16,6 +16,7 @@ from ganglion.errors import UserError
 from ganglion.runtime.build import build
 from ganglion.runtime.engine import Engine
 from ganglion.runtime.explorer import Explorer
+from ganglion.runtime.players import seated
 from ganglion.runtime.run import Run, evaluate
 from ganglion.runtime.seeds import Seeds
 from ganglion.runtime.trainer import Trainer
@@ -184,3 +185,26 @@ def test_knobs_of_a_player() -> None:
     assert made.learners[1].agent.settings(made.at)["epsilon"] == 0.5
     with pytest.raises(UserError, match=r"no player ''. Accepted: PLAYER/KNOB with left, right"):
         made.pin(SetKnob("epsilon", 0.5))
+
+
+def test_a_player_for_each_agent_or_role() -> None:
+    """By a setting: their agents, a run of it, and what does not fit."""
+    agents = ("red_0", "red_1", "blue0", "ghost", "main_0", "main_1")
+    assert {name: own.agents for name, own in seated("roles", agents).items()} == {
+        "red": ("red_0", "red_1"), "blue": ("blue0",), "ghost": ("ghost",), "mains": ("main_0", "main_1"),
+    }  # fmt: skip
+    assert [(name, own.agents) for name, own in seated("each", agents[:2]).items()] == [
+        ("red_0", ("red_0",)), ("red_1", ("red_1",)),
+    ]  # fmt: skip
+    words = [f"algo={PPO}", "env={kind: rock-paper-scissors, slots: 8}", *REST, "run.fast=eager"]
+    made = build(ganglion.load_config(None, [*words, "players=each"]))
+    told = {name for log in made() if log.kind == "learn" for name in log.metrics}
+    assert {"left/entropy", "right/entropy"} <= told and len(made.learners) == 2
+    spread = [f"algo={PPO}", "env={kind: particles, id: spread, slots: 6}", "players=roles", *REST]
+    assert [learner.agent.algo.spec.agents for learner in build(ganglion.load_config(None, spread)).learners] == [
+        ("agent_0", "agent_1", "agent_2")
+    ]
+    with pytest.raises(
+        UserError, match="players: should be each or roles, or players by name, got 'roels'. Did you mean 'roles'"
+    ):
+        ganglion.load_config(None, [*words, "players=roels"])

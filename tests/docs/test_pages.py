@@ -121,6 +121,7 @@ KINDS = (
     "{kind: matrix, id: penalty}",
     "{kind: colours}",
     "{kind: foraging}",
+    "{kind: openspiel, id: x}",
     "{kind: pettingzoo, id: x}",
     "{kind: particles, id: spread}",
     "{kind: remote}",
