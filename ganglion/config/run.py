@@ -229,7 +229,7 @@ class RunConfig(Config):
         match players:
             case str(how) if how not in SEATED:
                 close = nearest(how, SEATED)
-                raise ValueError(f"should be {' or '.join(SEATED)}, or players by name, got {how[:80]!r}.{close}")
+                raise ValueError(f"should be {' or '.join(SEATED)}, or players by name.{close}")
         return players
 
     @field_validator("players")

@@ -204,7 +204,5 @@ def test_a_player_for_each_agent_or_role() -> None:
     assert [learner.agent.algo.spec.agents for learner in build(ganglion.load_config(None, spread)).learners] == [
         ("agent_0", "agent_1", "agent_2")
     ]
-    with pytest.raises(
-        UserError, match="players: should be each or roles, or players by name, got 'roels'. Did you mean 'roles'"
-    ):
+    with pytest.raises(UserError, match=r"players: should be each or roles, or players by name\. Did you mean 'roles'"):
         ganglion.load_config(None, [*words, "players=roels"])
