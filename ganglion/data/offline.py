@@ -13,7 +13,7 @@ import torch
 
 from ganglion import ops
 from ganglion.buffers import ReplayConfig
-from ganglion.buffers.demonstrated import DEMO
+from ganglion.buffers.demonstrated import DEMO, TO_GO
 from ganglion.buffers.limiter import Ready
 from ganglion.buffers.mixed import Mixed
 from ganglion.config import RunConfig, register
@@ -53,7 +53,6 @@ from ganglion.runtime.randomness import derive
 from ganglion.runtime.trainer import Trainer
 
 AT_ONCE = 4_096  # rows that are handed on together
-TO_GO = "to_go"  # among a row's extras: the rewards from it to the end of its episode
 
 
 class DatasetSource:

@@ -85,6 +85,12 @@ class Agent:
         self.fresh[slots] = tuple(x.to(self.device) for x in self.algo.carry(slots))
         return Past(laid_out(self.algo.model.initial(slots)), start, self.fresh[slots])
 
+    def paid(self, past: Past, reward: Tensor) -> Past:
+        """The past of slots, once it is known what their last action brought, [B]; on any device."""
+        if type(self.algo).paid is Algorithm.paid:
+            return past
+        return past._replace(carried=tuple(self.algo.paid(past.carried, reward.to(self.device))))
+
     def begun(self, past: Past) -> Past:
         """The same, where an episode starts with what a slot carries then."""
         if not past.carried:

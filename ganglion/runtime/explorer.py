@@ -41,6 +41,10 @@ class Seat:
         """The part of this seat, of trees [B, ...] or, along `dim` 1, [T, B, ...]."""
         return part(tree, self.slots, dim)
 
+    def paid(self, before: Step) -> Past:
+        """Its past, once it is known what the last actions brought."""
+        return self.agent.paid(self.past, self.own(before.reward))
+
     def push(self, before: Step, after: Step, acted: Acted, past: Past, ahead: Obs, at: Progress) -> None:
         """Hands on a block: what all slots saw and got, [T, B, ...], and what this seat remembered and did."""
         if isinstance(before.acts, Tensor):
@@ -108,7 +112,7 @@ class Turn:
         ended: Tensor,
     ) -> tuple[Any, Step, tuple[Acted, ...], Tensor]:  # fmt: skip
         acted = tuple(
-            agent.explore(part(before.obs, place), past, own, dice)
+            agent.explore(part(before.obs, place), agent.paid(past, part(before.reward, place)), own, dice)
             for agent, place, past, own, dice in zip(self.agents, self.places, pasts, knobs, noise, strict=True)
         )
         world, after = self.pure.turn(world, placed(acted, self.places, self.slots))
@@ -200,7 +204,7 @@ class Explorer:
         for _ in range(count):
             before = steps[-1]
             acted = [
-                seat.agent.act(seat.own(before.obs), seat.past, own, seat.noise.next())
+                seat.agent.act(seat.own(before.obs), seat.paid(before), own, seat.noise.next())
                 for seat, own in zip(seats, knobs, strict=True)
             ]
             steps.append(env.step(placed(acted, self.places, self.spec.slots)))
