@@ -43,6 +43,8 @@ def run(args: argparse.Namespace) -> int:
         raise UserError(f"--episodes should be between 1 and 1000000, got {args.episodes}.")
     if not 0 <= args.seed < 2**31:
         raise UserError(f"--seed should be between 0 and {2**31 - 1}, got {args.seed}.")
+    if args.settings and (args.data or args.against or args.player):
+        raise UserError("eval: settings are changed for episodes of a run alone, without --data, --against, --player.")
     load_torch()
     from ganglion.config.files import import_module
     from ganglion.runtime.run import evaluate, load_config
