@@ -91,26 +91,29 @@ class Perturbation(nn.Encoded):
         return (unit + self.reach * torch.tanh(self.net(torch.cat([features, unit], -1)))).clamp(-1.0, 1.0)
 
 
-class Networks(ActorCritics[Critics]):
+class GeneratingActorCritics(ActorCritics[Critics]):
     """The perturbation, the critics and the generator."""
 
     actor: Perturbation
+    fixed: Tensor
 
     def __init__(self, actor: Perturbation, critics: Critics, generator: Generator, looks: int) -> None:
         super().__init__(actor, critics)
         self.generator = generator
-        self.register_buffer("fixed", torch.randn(looks * generator.codes))  # codes of the actions it acts by
+        self.register_buffer(
+            "fixed", torch.nn.init.normal_(torch.empty(looks * generator.codes))
+        )  # codes of the actions it acts by
 
 
 class BCQ(Algorithm[Sample[Transition], Sample[Transition]]):
     """A maximum over actions like those of the data."""
 
-    model: Networks
+    model: GeneratingActorCritics
 
     def __init__(self, cfg: BCQConfig, spec: EnvSpec) -> None:
         self.cfg, self.space = cfg, (space := bounded(cfg, spec, cfg.net))
         generator, critics = Generator(cfg, spec, space), Critics(cfg.net, spec, space)
-        self.model = Networks(Perturbation(cfg, spec, space), critics, generator, cfg.looks)
+        self.model = GeneratingActorCritics(Perturbation(cfg, spec, space), critics, generator, cfg.looks)
         self.target, self.target_actor = nn.Lagged(critics), nn.Lagged(self.model.actor)
         limit = cfg.max_norm or inf
         self.actor_optim = nn.optimiser(cfg.optim, self.model.actor, lr=cfg.lr, max_norm=limit)
@@ -200,5 +203,5 @@ class BCQ(Algorithm[Sample[Transition], Sample[Transition]]):
 
     def parts(self) -> Mapping[str, Stateful]:
         optims = {"actor_optim": self.actor_optim, "critic_optim": self.critic_optim}
-        targets = {"target": self.target, "target_actor": self.target_actor}
-        return {"model": self.model, **targets, **optims, "generator_optim": self.generator_optim}
+        optims["generator_optim"] = self.generator_optim
+        return {"model": self.model, "target": self.target, "target_actor": self.target_actor, **optims}

@@ -12,10 +12,10 @@ from typing import Any
 
 from pydantic import Field
 
-from ganglion import ops, registry
+from ganglion import ops
 from ganglion.bonuses.around import Around
 from ganglion.buffers.demonstrated import LABEL
-from ganglion.config import AlgoConfig, register
+from ganglion.config import AlgoConfig, ProcessorConfig, register
 from ganglion.core import EnvSpec, Recipe, Sample, Transition
 from ganglion.errors import UserError
 
@@ -36,8 +36,8 @@ class DAggerConfig(AlgoConfig):
         recipe = self.inner.recipe(spec)
         if not self.expert:
             return recipe
-        labelled = registry.lookup("processor", "labelled")(expert=self.expert, inner=recipe.processor)
-        return replace(recipe, processor=labelled)
+        labelled = {"kind": "labelled", "expert": self.expert, "inner": recipe.processor}
+        return replace(recipe, processor=ProcessorConfig.model_validate(labelled))
 
 
 class DAgger(Around[Any]):

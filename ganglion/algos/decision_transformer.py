@@ -63,10 +63,10 @@ class Context(NamedTuple):
     to_go: Tensor  # [1, B, window]
     seen: Tensor  # [1, B, window features]
     action: Tensor  # [1, B, window numbers]
-    count: Tensor  # [1, B, 1], how many of these rows there are
+    there: Tensor  # [1, B, 1], how many of these rows there are
 
 
-class Networks(nn.Encoded):
+class ReturnTransformer(nn.Encoded):
     """Rows of returns to go, features and actions -> raw parameters of each row's action."""
 
     asked: Tensor
@@ -112,7 +112,7 @@ class Networks(nn.Encoded):
 class DecisionTransformer(Algorithm[Sample[Transition], Sample[Transition]]):
     """Maximum likelihood of what was done, given what came of it."""
 
-    model: Networks
+    model: ReturnTransformer
 
     def __init__(self, cfg: DecisionTransformerConfig, spec: EnvSpec) -> None:
         if cfg.size % cfg.heads:
@@ -120,7 +120,7 @@ class DecisionTransformer(Algorithm[Sample[Transition], Sample[Transition]]):
         if cfg.net.recurrent:
             raise UserError("algo.net.memory: decision_transformer has no recurrent form; accepted: none. See window.")
         self.cfg, self.space = cfg, spec.action
-        self.model = Networks(cfg, spec)
+        self.model = ReturnTransformer(cfg, spec)
         self.optim = nn.optimiser(cfg.optim, self.model, lr=cfg.lr, max_norm=cfg.max_norm)
 
     # ------------------------------------------------------------ acting
@@ -143,7 +143,7 @@ class DecisionTransformer(Algorithm[Sample[Transition], Sample[Transition]]):
         model, before = self.model, Context(*past.carried)
         seen = pushed(before.seen, model.encoder(obs, past)[0])
         action = pushed(before.action, torch.zeros_like(before.action[..., : model.numbers]))
-        count = (before.count + 1).clamp(max=model.window)
+        count = (before.there + 1).clamp(max=model.window)
         now = Context(before.asked, pushed(before.to_go, before.asked), seen, action, count)
         there = torch.arange(model.window, device=count.device) >= model.window - count[0]  # [B, window]
         rows = (part[0].unflatten(-1, (model.window, -1)) for part in (now.seen, now.action))

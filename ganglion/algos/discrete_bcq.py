@@ -52,7 +52,7 @@ class DiscreteBCQConfig(AlgoConfig):
         return Recipe(self.processor, self.replay.folded(self.n_step, self.gamma, self.net.recurrent), self.limiter)
 
 
-class Networks(nn.Encoded):
+class ValuesAndCopy(nn.Encoded):
     """obs -> values of actions, and logits of what the data does [T, B, A]; bodies of their own."""
 
     def __init__(self, cfg: DiscreteBCQConfig, spec: EnvSpec, actions: int) -> None:
@@ -74,11 +74,11 @@ class Networks(nn.Encoded):
 class DiscreteBCQ(Algorithm[Sample[Transition], Sample[Transition]]):
     """Q-learning that never considers what the data hardly does."""
 
-    model: Networks
+    model: ValuesAndCopy
 
     def __init__(self, cfg: DiscreteBCQConfig, spec: EnvSpec) -> None:
         self.cfg, self.sync_every = cfg, cfg.target_every
-        self.model = Networks(cfg, spec, nn.discrete_actions(cfg, spec))
+        self.model = ValuesAndCopy(cfg, spec, nn.discrete_actions(cfg, spec))
         self.target = nn.Lagged(self.model)
         self.optim = nn.optimiser(cfg.optim, self.model, lr=cfg.lr, max_norm=cfg.max_norm)
 

@@ -56,7 +56,11 @@ def run(args: argparse.Namespace) -> int:
 
         result = score_games(folder, args.player, args.against, args.episodes, args.seed)
     else:
-        result = evaluate(folder, args.episodes, args.seed, args.which, args.settings) if args.data is None else from_data(args)
+        result = (
+            evaluate(folder, args.episodes, args.seed, args.which, args.settings)
+            if args.data is None
+            else from_data(args)
+        )
     if args.json:
         import json
 

@@ -87,9 +87,7 @@ class Agent:
 
     def paid(self, past: Past, reward: Tensor) -> Past:
         """The past of slots, once it is known what their last action brought, [B]; on any device."""
-        if type(self.algo).paid is Algorithm.paid:
-            return past
-        return past._replace(carried=tuple(self.algo.paid(past.carried, reward.to(self.device))))
+        return past._replace(carried=self.algo.paid(past.carried, reward.to(self.device))) if past.carried else past
 
     def begun(self, past: Past) -> Past:
         """The same, where an episode starts with what a slot carries then."""

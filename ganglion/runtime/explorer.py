@@ -41,10 +41,6 @@ class Seat:
         """The part of this seat, of trees [B, ...] or, along `dim` 1, [T, B, ...]."""
         return part(tree, self.slots, dim)
 
-    def paid(self, before: Step) -> Past:
-        """Its past, once it is known what the last actions brought."""
-        return self.agent.paid(self.past, self.own(before.reward))
-
     def push(self, before: Step, after: Step, acted: Acted, past: Past, ahead: Obs, at: Progress) -> None:
         """Hands on a block: what all slots saw and got, [T, B, ...], and what this seat remembered and did."""
         if isinstance(before.acts, Tensor):
@@ -204,8 +200,8 @@ class Explorer:
         for _ in range(count):
             before = steps[-1]
             acted = [
-                seat.agent.act(seat.own(before.obs), seat.paid(before), own, seat.noise.next())
-                for seat, own in zip(seats, knobs, strict=True)
+                s.agent.act(s.own(before.obs), s.agent.paid(s.past, s.own(before.reward)), own, s.noise.next())
+                for s, own in zip(seats, knobs, strict=True)
             ]
             steps.append(env.step(placed(acted, self.places, self.spec.slots)))
             acts.append(acted)

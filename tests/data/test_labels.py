@@ -83,7 +83,7 @@ def test_a_dataset_is_labelled_as_well(expert: Path, tmp_path: Path) -> None:
 
 
 def test_what_does_not_go_together(expert: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="algo.expert: its observations are"):
+    with pytest.raises(UserError, match=r"algo\.expert: its observations are"):
         build(config(expert, "env={kind: torch, id: acrobot, slots: 4}"))
     with pytest.raises(UserError, match="should name the folder of a run, whose agent labels"):
         trainer = build(config(expert, "algo.expert=''"))

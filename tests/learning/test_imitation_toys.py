@@ -42,9 +42,10 @@ def test_an_expert_is_asked_where_the_learner_went(tmp_path: Path) -> None:
     """The expert saw rewards; who learns from it sees labels alone."""
     learns = {"kind": "dqn", **{k: v for k, v in SMALL.items() if k != "lr_critic"}, "n_step": 1, "target_every": 50}
     cfg = {"env": CHOICE, "run": {"device": "cpu"}, "eval": {"episodes": 64}, "log": ["jsonl"]}
-    expert = Run.create(RunConfig.model_validate(
-        {**cfg, "algo": learns, "run": {"device": "cpu", "dir": str(tmp_path / "expert")}, "train": {"budget": "4k steps"}}
-    ))  # fmt: skip
+    where = {"device": "cpu", "dir": str(tmp_path / "expert")}
+    expert = Run.create(
+        RunConfig.model_validate({**cfg, "algo": learns, "run": where, "train": {"budget": "4k steps"}})
+    )
     for _ in expert.stream():
         pass
     expert.close()
