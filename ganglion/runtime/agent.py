@@ -91,9 +91,7 @@ class Agent:
 
     def begun(self, past: Past) -> Past:
         """The same, where an episode starts with what a slot carries then."""
-        if not past.carried:
-            return past
-        fresh = self.fresh[past.start.shape[1]]
+        fresh = self.fresh[past.start.shape[1]] if past.carried else ()
         return past._replace(carried=tuple(map(partial(begin, past.start), fresh, past.carried)))
 
     # ------------------------------------------------------------ learning
