@@ -173,7 +173,6 @@ class DataSection(Config):
         return tuple(check_place(each, "data.path") for each in path)
 
 
-SEATED = ("each", "roles")  # one player for every agent, or for every role
 RESERVED = ("walk", "main", "agents", "learners")  # names that parts of a run have
 
 
@@ -185,13 +184,15 @@ class PlayerSection(Config):
     learn: bool = True  # false: it plays, and stays as it is
 
 
+Players = Mapping[str, PlayerSection] | str
+
+
 class RunConfig(Config):
     """All settings of a run."""
 
     algo: AlgoConfig
     env: EnvConfig
-    # none: one player for all agents; each: one for every agent; roles: one for those whose names differ by a number
-    players: Mapping[str, PlayerSection] | Literal["each", "roles"] = Field(default_factory=dict)
+    players: Players = Field(default_factory=dict)  # none: one player for all agents; each, roles: runtime/seats.py
     league: MatchmakerConfig | None = None  # players that learn against each other
     train: TrainSection = TrainSection()
     eval: EvalSection = EvalSection()
@@ -223,23 +224,11 @@ class RunConfig(Config):
             )
         return self
 
-    @field_validator("players", mode="before")
-    @classmethod
-    def _how(cls, players: object) -> object:
-        match players:
-            case str(how) if how not in SEATED:
-                close = nearest(how, SEATED)
-                raise ValueError(f"should be {' or '.join(SEATED)}, or players by name.{close}")
-        return players
-
     @field_validator("players")
     @classmethod
-    def _names(
-        cls, players: Mapping[str, PlayerSection] | Literal["each", "roles"]
-    ) -> Mapping[str, PlayerSection] | Literal["each", "roles"]:
-        match players:
-            case str():
-                return players
+    def _names(cls, players: Players) -> Players:
+        if type(players) is str:
+            return players
         for name in players:
             if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name) or name in RESERVED:
                 raise ValueError(f"{name[:80]!r} should be letters, digits, _ and -, and none of {', '.join(RESERVED)}")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from ganglion.config import RunConfig
-from ganglion.config.run import RESERVED, PlayerSection
 from ganglion.core import Action, EnvSpec, Past, Step, alike
 from ganglion.errors import UserError, nearest
 from ganglion.runtime.agent import PLAYER, Agent
@@ -40,27 +38,13 @@ def players(cfg: RunConfig, spec: EnvSpec) -> list[Player]:
     if not cfg.players:
         return [Player(PLAYER, cfg, spec.agents, spec)]
     found = []
-    match cfg.players:
-        case str(how):
-            named: Mapping[str, PlayerSection] = seated(how, spec.agents)
-        case named:
-            pass
-    for name, own in named.items():
+    from ganglion.runtime.seats import seated
+
+    for name, own in seated(cfg.players, spec.agents).items():
         algo = cfg.algo if own.algo is None else own.algo
         found.append(Player(name, cfg.model_copy(update={"algo": algo}), own.agents or (name,), spec, own.learn))
     check_agents(found, spec)
     return found
-
-
-def seated(how: Literal["each", "roles"], agents: Sequence[str]) -> dict[str, PlayerSection]:
-    """A player for each agent, or for each role: agents whose names differ only by the number at their end."""
-    seats: dict[str, list[str]] = {}
-    for agent in agents:
-        role = re.sub(r"_?[0-9]+$", "", agent) if how == "roles" else agent
-        if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", role):
-            raise UserError(f"players: {how} would call a player {role!r} for {agent}; name players and their agents.")
-        seats.setdefault(role if role not in RESERVED else f"{role}s", []).append(agent)
-    return {name: PlayerSection(agents=tuple(own)) for name, own in seats.items()}
 
 
 def check_agents(found: Sequence[Player], spec: EnvSpec) -> None:

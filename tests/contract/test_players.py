@@ -16,8 +16,8 @@ from ganglion.errors import UserError
 from ganglion.runtime.build import build
 from ganglion.runtime.engine import Engine
 from ganglion.runtime.explorer import Explorer
-from ganglion.runtime.players import seated
 from ganglion.runtime.run import Run, evaluate
+from ganglion.runtime.seats import seated
 from ganglion.runtime.seeds import Seeds
 from ganglion.runtime.trainer import Trainer
 from tests.contract.test_own_algorithms import close
@@ -204,5 +204,7 @@ def test_a_player_for_each_agent_or_role() -> None:
     assert [learner.agent.algo.spec.agents for learner in build(ganglion.load_config(None, spread)).learners] == [
         ("agent_0", "agent_1", "agent_2")
     ]
-    with pytest.raises(UserError, match=r"players: should be each or roles, or players by name\. Did you mean 'roles'"):
-        ganglion.load_config(None, [*words, "players=roels"])
+    with pytest.raises(UserError, match=r"players: should be each or roles, or players by name, got 'roels'\. Did you"):
+        build(ganglion.load_config(None, [*words, "players=roels"]))
+    with pytest.raises(UserError, match="players: "):
+        ganglion.load_config(None, [*words, "players=3"])
