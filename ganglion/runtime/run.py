@@ -427,7 +427,12 @@ def load_agents(folder: Where | str, which: str) -> tuple[RunConfig, list[tuple[
 def load_trained(folder: Where | str, which: str) -> TrainedAgents:
     folder = open_folder(folder, "the run")
     cfg = load_config(folder)
-    state, path = beside_training(lambda: chosen(folder, Checkpoints(folder / "checkpoints", cfg.save.keep), which))
+
+    def found() -> tuple[State, Where, Any]:
+        state, path = chosen(folder, Checkpoints(folder / "checkpoints", cfg.save.keep), which)
+        return state, path, read_meta(path)["at"]  # while it is there
+
+    state, path, counters = beside_training(found)
     torch.set_num_threads(cfg.run.threads)
     env = build_env(cfg)
     made = build_agents(cfg, env.spec)
@@ -438,7 +443,7 @@ def load_trained(folder: Where | str, which: str) -> TrainedAgents:
         with taking(path):
             agent.restore(own)
     with taking(path):
-        at = Progress.read(read_meta(path)["at"])
+        at = Progress.read(counters)
     return TrainedAgents(cfg, made, str(path), at, env.spec, env.outside)
 
 

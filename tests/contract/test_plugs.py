@@ -31,7 +31,7 @@ CARTPOLE = "env={kind: gym, id: CartPole-v1, slots: 3, workers: 0}"
 PENDULUM = "env={kind: gym, id: Pendulum-v1, slots: 2, workers: 0}"
 OFTEN = "algo.limiter={warmup: 60, opt_interval: 4}"
 OWN: dict[str, list[str]] = {
-    "buffer dqn": ["algo=dqn", "algo.replay=newest", OFTEN, CARTPOLE],
+    "buffer dqn": ["algo=dqn", "algo.replay=newest", "algo.n_step=1", OFTEN, CARTPOLE],
     "buffer sac": ["algo=sac", "algo.replay={kind: newest, length: 100}", OFTEN, PENDULUM],
     "buffer td3": ["algo=td3", "algo.replay={kind: newest, length: 100}", OFTEN, PENDULUM],
     "processor dqn": ["algo=dqn", "algo.processor=centred", OFTEN, CARTPOLE],
