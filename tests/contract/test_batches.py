@@ -50,7 +50,7 @@ def test_nothing_of_a_batch_is_used_after_its_update(sort: str) -> None:
     assert fingerprint(clean.state()) == fingerprint(spoiled.state())
 
 
-@pytest.mark.parametrize("sort", REPLAYS)
+@pytest.mark.parametrize("sort", [sort for sort in REPLAYS if sort != "hindsight"])  # whose goals are made anew
 def test_batches_lie_where_the_last_one_lay(sort: str) -> None:
     one = trainer(sort)
     for _ in one():

@@ -154,7 +154,7 @@ def test_families_of_limiters_and_buffers() -> None:
 
 def test_always_learns_without_a_step() -> None:
     """From what is in the buffer; a run whose budget is in updates takes no step more."""
-    words = [*OWN["buffer dqn"][:2], CARTPOLE, *SMALL, "algo.limiter=always", "train.budget=40 updates"]
+    words = [*OWN["buffer dqn"][:3], CARTPOLE, *SMALL, "algo.limiter=always", "train.budget=40 updates"]
     trainer = build(ganglion.load_config(None, words, ["tests.contract.plugs"]))
     kinds = [log.kind for log in trainer()]
     assert kinds == ["collect"] * 2 + ["learn"] * 40, "two rows are the least that make a transition"
