@@ -22,6 +22,7 @@ from ganglion.cli import (
     resume,
     show,
     train,
+    tune,
 )
 from ganglion.cli.text import say
 from ganglion.errors import UserError, nearest
@@ -40,6 +41,7 @@ COMMANDS = {
     "list": listing,
     "show": show,
     "compare": compare,
+    "tune": tune,
     "check": check,
     "bench": bench,
 }
@@ -66,6 +68,7 @@ examples:
   ganglion show cartpole/dqn                        every setting, resolved
   ganglion show runs/cartpole-dqn-20260101-120000   how a run does, with its curve
   ganglion compare runs/study                       groups of runs: scores, intervals, a verdict
+  ganglion tune cartpole/ppo --trials 30 --budget 20k     settings searched by Optuna; --method pbt: a population
   ganglion check MyEnv-v0 --import my_module        is this environment fit to train on?
   ganglion bench cartpole/ppo                       how fast, where the time goes, how far from the limit
 

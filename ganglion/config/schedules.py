@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import pairwise
 from math import cos, pi
 from typing import Annotated, Self
@@ -12,6 +13,7 @@ from ganglion.config.model import Schedule
 from ganglion.config.values import Rate, within
 from ganglion.registry import register
 
+MOST_RATE = 1e30
 Single = Annotated[float, within(-1e30, 1e30)]  # fits float32; what it is for says how much of it is accepted
 
 
@@ -89,20 +91,22 @@ class Piecewise(Schedule):
         return self.points[0 if fraction <= self.points[0][0] else -1][1]
 
 
-def _stays(low: float, high: float) -> AfterValidator:
+@dataclass(frozen=True)
+class Stays:
     """Refuses a schedule that leaves [low, high] anywhere."""
 
-    def check(schedule: Schedule) -> Schedule:
-        if not all(low <= schedule(k / 100) <= high for k in range(101)):
-            raise ValueError(f"should stay from {low:g} to {high:g} over the whole budget")
+    low: float
+    high: float
+
+    def __call__(self, schedule: Schedule) -> Schedule:
+        if not all(self.low <= schedule(k / 100) <= self.high for k in range(101)):
+            raise ValueError(f"should stay from {self.low:g} to {self.high:g} over the whole budget")
         return schedule
 
-    return AfterValidator(check)
 
-
-Share = Annotated[Schedule, _stays(0.0, 1.0)]  # a probability, an exponent of a correction
-Amount = Annotated[Schedule, _stays(0.0, 1e15)]  # the weight of a loss
-RateSchedule = Annotated[Schedule, _stays(0.0, 1e30)]  # a learning rate
+Share = Annotated[Schedule, AfterValidator(Stays(0.0, 1.0))]  # a probability, an exponent of a correction
+Amount = Annotated[Schedule, AfterValidator(Stays(0.0, 1e15))]  # the weight of a loss
+RateSchedule = Annotated[Schedule, AfterValidator(Stays(0.0, MOST_RATE))]  # a learning rate
 
 
 def constant(value: float) -> Constant:

@@ -112,15 +112,22 @@ def read_count(value: object) -> object:
     return value
 
 
-def within(low: float, high: float) -> AfterValidator:
+@dataclass(frozen=True)
+class Within:
     """Refuses numbers outside of [low, high]."""
 
-    def check(number: float) -> float:
-        if not low <= number <= high:
-            raise ValueError(f"should be from {low:g} to {high:g}")
+    low: float
+    high: float
+
+    def __call__(self, number: float) -> float:
+        if not self.low <= number <= self.high:
+            raise ValueError(f"should be from {self.low:g} to {self.high:g}")
         return number
 
-    return AfterValidator(check)
+
+def within(low: float, high: float) -> AfterValidator:
+    """A check of what a field accepts, which `tuning.space` reads, too."""
+    return AfterValidator(Within(low, high))
 
 
 # What fields accept: numbers that torch's float32 and int64 hold, and with them what is computed from them.

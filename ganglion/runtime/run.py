@@ -153,7 +153,14 @@ class Run:
     def open(cls, folder: Where | str, overrides: Iterable[str] = ()) -> Run:
         """A run as its newest checkpoint left it; from the start where there is none."""
         folder, overrides = open_folder(folder, "resume"), list(overrides)
-        cfg, why = settled(load_config(folder, overrides))
+        run = cls.continued(folder, load_config(folder, overrides))
+        run.changed = bool(overrides)
+        return run
+
+    @classmethod
+    def continued(cls, folder: Where, cfg: RunConfig) -> Run:
+        """The same, with settings of the caller's."""
+        cfg, why = settled(cfg)
         run = cls(cfg, folder, build(cfg))
         run.why = why
         run.mirror.fetch()
@@ -163,7 +170,6 @@ class Run:
             run.start()
         else:
             run.take_up(newest)
-        run.changed = bool(overrides)
         return run
 
     def take_up(self, checkpoint: Where) -> None:
