@@ -1,10 +1,10 @@
 """Tuning measured: a preset whose learning rate is a thousand times too low, by trials and in populations.
 
-python -m benchmarks.tune OUT [--budget 40k] [--workers 2]
+python -m benchmarks.tune OUT [--budget 24k] [--workers 2]
 
-OUT/results.csv: `tuned` is the preset as it is, on the seeds on which winners are confirmed; `tpe` 30 trials, the winner
-on fresh seeds; `pbt`, `pb2` and `random` have eight members or trials, and so equal env steps: the best of their last
-evaluations. What is there is not trained again.
+OUT/results.csv: `tuned` is the preset as it is, on the seeds on which winners are confirmed; `tpe` 30 trials, the
+winner on fresh seeds; `pbt`, `pb2` and `random` have eight members or trials, and so equal env steps: the best of their
+last evaluations. What is there is not trained again.
 """
 
 from __future__ import annotations
@@ -42,15 +42,19 @@ def fresh(found: Study, name: str) -> list[float]:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("out", type=Path)
-    parser.add_argument("--budget", default="40k")
+    parser.add_argument("--budget", default="24k")
     parser.add_argument("--workers", default="2")
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=2)
     args = parser.parse_args()
     LOAD[:] = ["--workers", args.workers]
     usual = ["--budget", args.budget, "train.target=null", "eval={every: 4k steps, episodes: 10}"]
     rows: list[tuple[str, int, int, float]] = []
     tuned = study(args.out / "tuned", *usual, "--method", "random", "--trials", "1", "--seed", "0")
     rows += [("tuned", 0, 1, score) for score in fresh(tuned, "winner")]
+    found = study(args.out / "tpe", *usual, WRONG, "--trials", "30", "--seed", "0")
+    for name in ("winner", "before"):
+        rows += [(f"tpe {name}", 0, len(found.trials), score) for score in fresh(found, name)]
+    write(args.out, rows)
     for k in range(args.repeats):
         seed = ["--seed", str(FIRST * k)]
         for method in ("pbt", "random", "pb2"):
@@ -63,10 +67,6 @@ def main() -> None:
                 scores = [best.score] if best is not None and best.score is not None else []
             rows.append((method, k, 8, max(scores)))
             write(args.out, rows)
-    found = study(args.out / "tpe", *usual, WRONG, "--trials", "30", "--seed", "0")
-    for name in ("winner", "before"):
-        rows += [(f"tpe {name}", 0, len(found.trials), score) for score in fresh(found, name)]
-    write(args.out, rows)
 
 
 def write(out: Path, rows: list[tuple[str, int, int, float]]) -> None:

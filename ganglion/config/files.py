@@ -64,14 +64,6 @@ def resolve(raw: Mapping[str, Any], where: str = "the config") -> RunConfig:
         raise UserError(explain(error, where)) from None
 
 
-def changed(config: RunConfig, settings: Mapping[str, Any]) -> RunConfig:
-    """The config with other values at some paths: {"algo.lr.start": 1e-3}."""
-    raw = _copy(config.plain())
-    for path, value in settings.items():
-        _set(raw, path, _copy(value))
-    return resolve(raw, f"the config with {', '.join(f'{path}={_short(value)}' for path, value in settings.items())}")
-
-
 def dump(config: Config) -> str:
     """A config as YAML, every setting written out; `load` gives an equal one back."""
     return text.write(config.plain())

@@ -10,11 +10,11 @@ from typing import Annotated, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from ganglion.config.model import Schedule
-from ganglion.config.values import Rate, within
+from ganglion.config.values import Rate, Within
 from ganglion.registry import register
 
 MOST_RATE = 1e30
-Single = Annotated[float, within(-1e30, 1e30)]  # fits float32; what it is for says how much of it is accepted
+Single = Annotated[float, AfterValidator(Within(-1e30, 1e30))]  # fits float32
 
 
 @register("schedule", "constant")

@@ -125,18 +125,13 @@ class Within:
         return number
 
 
-def within(low: float, high: float) -> AfterValidator:
-    """A check of what a field accepts, which `tuning.space` reads, too."""
-    return AfterValidator(Within(low, high))
-
-
 # What fields accept: numbers that torch's float32 and int64 hold, and with them what is computed from them.
 # A field may narrow them: count: Count = Field(1, ge=1, le=100).
-Count = Annotated[int, BeforeValidator(read_count), within(0, _MOST)]
-Real = Annotated[float, within(-_MOST, _MOST)]
-NonNegative = Annotated[float, within(0.0, _MOST)]
-Positive = Annotated[float, within(_LEAST, _MOST)]
-Rate = Annotated[float, within(_LEAST, 1e30)]  # of learning: one that is too high ends a run by itself
+Count = Annotated[int, BeforeValidator(read_count), AfterValidator(Within(0, _MOST))]
+Real = Annotated[float, AfterValidator(Within(-_MOST, _MOST))]
+NonNegative = Annotated[float, AfterValidator(Within(0.0, _MOST))]
+Positive = Annotated[float, AfterValidator(Within(_LEAST, _MOST))]
+Rate = Annotated[float, AfterValidator(Within(_LEAST, 1e30))]  # of learning: one that is too high ends a run by itself
 
 
 def _magnify(number: str, suffix: str) -> float:

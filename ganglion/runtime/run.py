@@ -150,21 +150,14 @@ class Run:
             raise
 
     @classmethod
-    def open(cls, folder: Where | str, overrides: Iterable[str] = ()) -> Run:
-        """A run as its newest checkpoint left it; from the start where there is none."""
+    def open(cls, folder: Where | str, overrides: Iterable[str] = (), cfg: RunConfig | None = None) -> Run:
+        """A run as its newest checkpoint left it; from the start where there is none. `cfg`: in place of its own."""
         folder, overrides = open_folder(folder, "resume"), list(overrides)
-        run = cls.continued(folder, load_config(folder, overrides))
-        run.changed = bool(overrides)
-        return run
-
-    @classmethod
-    def continued(cls, folder: Where, cfg: RunConfig) -> Run:
-        """The same, with settings of the caller's."""
-        cfg, why = settled(cfg)
-        run = cls(cfg, folder, build(cfg))
-        run.why = why
+        now, why = settled(load_config(folder, overrides) if cfg is None else cfg)
+        run = cls(now, folder, build(now))
+        run.why, run.changed = why, bool(overrides) or cfg is not None
         run.mirror.fetch()
-        newest = run.checkpoints.newest(finite=cfg.train.on_nan == "stop")
+        newest = run.checkpoints.newest(finite=now.train.on_nan == "stop")
         if newest is None:
             run.offset = 0
             run.start()

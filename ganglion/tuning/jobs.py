@@ -109,9 +109,7 @@ def opened(cfg: RunConfig) -> Run:
     folder = None if cfg.run.dir is None else Path(cfg.run.dir)
     if folder is None or not (folder / CONFIG).exists():
         return Run.create(cfg)
-    run = Run.continued(folder, cfg)
-    run.changed = True
-    return run
+    return Run.open(folder, cfg=cfg)
 
 
 def inherit(run: Run, checkpoint: str) -> None:

@@ -151,7 +151,10 @@ class Population:
         """PB2: numbers by the model, choices as in PBT."""
         space = self.study.space
         numbers = [path for path, one in space.items() if isinstance(one, Range)]
-        where = lambda settings: [space[path].unit(settings[path]) for path in numbers]  # noqa: E731
+
+        def where(settings: dict[str, Any]) -> list[float]:
+            return [space[path].unit(settings[path]) for path in numbers]
+
         seen = [(one.generation, where(one.settings), gain) for one, gain in self.gains()]
         others = perturbed(self.study.cfg, space, parent.settings, dice)
         if not numbers or len(seen) < 2:

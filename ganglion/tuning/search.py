@@ -71,7 +71,7 @@ class OptunaSearch:
         pruner = optuna.pruners.MedianPruner(n_startup_trials=min(5, first), n_warmup_steps=2)
         self.study = optuna.create_study(direction="maximize", sampler=sampler, pruner=pruner)
         unit, kinds = optuna.distributions.FloatDistribution(0.0, 1.0), optuna.distributions.CategoricalDistribution
-        self.axes = {
+        self.axes: dict[str, Any] = {
             path: kinds(list(range(len(one.values)))) if isinstance(one, Choice) else unit
             for path, one in space.items()
         }

@@ -6,16 +6,17 @@ Each number is a coordinate between 0 and 1: of itself, of its logarithm, or of 
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from math import exp, inf, log
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_origin
 
 import annotated_types
 from pydantic.fields import FieldInfo
 
 from ganglion.config import text
-from ganglion.config.files import changed
+from ganglion.config.files import load
 from ganglion.config.model import Config, Schedule
 from ganglion.config.run import RunConfig
 from ganglion.config.schedules import MOST_RATE, Constant, Ramp, Stays
@@ -29,6 +30,11 @@ NOT_SEARCHED = ("max_lag",)  # bounds of distributed runs, which are no question
 RANGE = re.compile(r"([^.\s]*\.?[^.\s]*)\.\.(\S+)")
 
 Scale = Literal["linear", "log", "from one"]
+
+
+def changed(cfg: RunConfig, settings: Mapping[str, Any]) -> RunConfig:
+    """The config with other values at some paths: {"algo.lr.start": 1e-3}."""
+    return load(cfg.plain(), [f"{path}={json.dumps(value)}" for path, value in settings.items()])
 
 
 class Range(NamedTuple):
@@ -96,6 +102,8 @@ def space_of(cfg: RunConfig) -> dict[str, Range | Choice]:
 def searched(path: str, value: Any, field: FieldInfo) -> dict[str, Range | Choice]:
     """The range of one setting; none where its type or value has none."""
     low, high = bounds(field)
+    if get_origin(field.annotation) is Literal:  # words, or numbers that are names
+        return {}
     match value:
         case Constant():
             return named(path, around(value.value, low, high))

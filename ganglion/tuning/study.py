@@ -18,12 +18,12 @@ from typing import Any, Literal
 from pydantic import Field
 
 from ganglion.config import RunConfig, text
-from ganglion.config.files import changed, dump, explain
+from ganglion.config.files import dump, explain
 from ganglion.config.model import Config
 from ganglion.config.values import Every
 from ganglion.errors import UserError
 from ganglion.record.atomic_write import write_file
-from ganglion.tuning.space import Choice, Range, asked
+from ganglion.tuning.space import Choice, Range, asked, changed
 
 QUESTION, TRIALS, WINNER = "study.yaml", "trials.jsonl", "winner.yaml"
 Method = Literal["tpe", "random", "pbt", "pb2"]
@@ -125,7 +125,9 @@ class Study:
 
     def score_of(self, scores: Sequence[float]) -> float:
         """One number of a run's evaluations."""
-        return {"last": lambda v: v[-1], "best": max, "mean": fmean}[self.cfg.score](scores)
+        if self.cfg.score == "last":
+            return scores[-1]
+        return max(scores) if self.cfg.score == "best" else fmean(scores)
 
     def ranked(self) -> list[Trial]:
         """Finished ones, the best first; then those that ended early, by how far they came."""

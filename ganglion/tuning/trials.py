@@ -100,7 +100,7 @@ def confirm(study: Study, pool: Pool, winner: Trial, asked: Asked) -> list[Confi
     if winner.settings != own:
         sides["before"] = own
     found: dict[str, dict[int, float]] = {name: {} for name in sides}
-    jobs, of = [], dict[int, tuple[str, int]]()
+    jobs, of = list[Job](), dict[int, tuple[str, int]]()
     for name, settings in sides.items():
         for seed in study.seeds(fresh=True):
             cfg = study.config(settings, f"{name}/seed={seed}", seed, keeps=True)

@@ -32,6 +32,10 @@ class Orders:
                 self.stop.set()
             else:
                 self.jobs.put(Job(**told))
+        self.end()
+
+    def end(self) -> None:
+        """What is trained is stopped and saved, and there is no more."""
         self.stop.set()
         self.jobs.put(None)
 
@@ -41,15 +45,15 @@ def main() -> int:
     os.dup2(2, 1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for whoever started this
     orders = Orders(sys.stdin)
-    signal.signal(signal.SIGTERM, lambda *_: (orders.stop.set(), orders.jobs.put(None)))
+    signal.signal(signal.SIGTERM, lambda number, frame: orders.end())
 
     def tell(what: dict[str, Any]) -> None:
         out.write(json.dumps(what) + "\n")
 
     tell({"event": "ready", "pid": os.getpid()})
     while (job := orders.jobs.get()) is not None:
-        orders.stop.clear()
         outcome = perform(job, tell, orders.stop.is_set)
+        orders.stop.clear()  # before the next job can have been sent
         tell({"number": job.number, "event": "ended", "outcome": outcome.plain()})
     gc.freeze()  # as the command line does: half a second sooner
     return 0
