@@ -23,9 +23,9 @@ from ganglion.cli.text import hear_warnings, say, table
 from ganglion.errors import UserError
 
 if TYPE_CHECKING:
-    from ganglion.tuning.pool import Pool
+    from ganglion.tuning.pool import TrainingPool
     from ganglion.tuning.population import Member, Population
-    from ganglion.tuning.study import Study, Trial
+    from ganglion.tuning.study import Study, StudyTrial
 
 SHOWN = 10  # trials of the table
 
@@ -113,11 +113,9 @@ def asked(args: argparse.Namespace) -> dict[str, Any]:
     from ganglion.config import text
 
     found: dict[str, Any] = {"prune": False} if args.no_prune else {}
-    for name in ("method", "score"):
-        found |= {name: getattr(args, name)} if getattr(args, name) else {}
-    for name in ("trials", "confirm"):
-        told = getattr(args, name)
-        found |= {name: text.read(told, f"--{name}")} if told else {}
+    given = vars(args)
+    found |= {name: given[name] for name in ("method", "score") if given[name]}
+    found |= {name: text.read(given[name], f"--{name}") for name in ("trials", "confirm") if given[name]}
     if args.interval:
         found["interval"] = args.interval
     return found | ({"space": args.space} if args.space else {})
@@ -126,7 +124,7 @@ def asked(args: argparse.Namespace) -> dict[str, Any]:
 # ------------------------------------------------------------ trials
 
 
-def trials(study: Study, pool: Pool, asked: Any, picture: str | None) -> None:
+def trials(study: Study, pool: TrainingPool, asked: Any, picture: str | None) -> None:
     from ganglion.tuning.trials import confirm, run_trials
 
     run_trials(study, pool, lambda trial: say(one_line(study, trial)), asked)
@@ -150,7 +148,7 @@ def trials(study: Study, pool: Pool, asked: Any, picture: str | None) -> None:
     say(f"Train it:  ganglion train {shlex.quote(str(file))}")
 
 
-def one_line(study: Study, trial: Trial) -> str:
+def one_line(study: Study, trial: StudyTrial) -> str:
     score = "-" if trial.score is None else f"{trial.score:.2f}"
     best = study.best()
     lead = f"; best {best.score:.2f} of trial {best.number}" if best is not None and best.score is not None else ""
@@ -174,7 +172,7 @@ def ranking(study: Study) -> list[str]:
     return [*table(rows), *([f"... and {more} more in {study.folder}/trials.jsonl"] if more > 0 else [])]
 
 
-def verdict(study: Study, winner: Trial, found: Sequence[Any]) -> list[str]:
+def verdict(study: Study, winner: StudyTrial, found: Sequence[Any]) -> list[str]:
     """What fresh seeds say of the winner: the search's own score is the luckiest of many."""
     lines = []
     for one in found:
@@ -190,7 +188,7 @@ def verdict(study: Study, winner: Trial, found: Sequence[Any]) -> list[str]:
 # ------------------------------------------------------------ populations
 
 
-def population(study: Study, pool: Pool, asked: Any, picture: str | None) -> None:
+def population(study: Study, pool: TrainingPool, asked: Any, picture: str | None) -> None:
     from ganglion.tuning.population import Population
 
     found = Population.open(study)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from math import cos, pi
 from typing import Annotated, Self
@@ -10,11 +10,10 @@ from typing import Annotated, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from ganglion.config.model import Schedule
-from ganglion.config.values import Rate, Within
+from ganglion.config.values import Rate, within
 from ganglion.registry import register
 
-MOST_RATE = 1e30
-Single = Annotated[float, AfterValidator(Within(-1e30, 1e30))]  # fits float32
+Single = Annotated[float, AfterValidator(partial(within, -1e30, 1e30))]  # fits float32
 
 
 @register("schedule", "constant")
@@ -91,22 +90,16 @@ class Piecewise(Schedule):
         return self.points[0 if fraction <= self.points[0][0] else -1][1]
 
 
-@dataclass(frozen=True)
-class Stays:
+def stays(low: float, high: float, schedule: Schedule) -> Schedule:
     """Refuses a schedule that leaves [low, high] anywhere."""
-
-    low: float
-    high: float
-
-    def __call__(self, schedule: Schedule) -> Schedule:
-        if not all(self.low <= schedule(k / 100) <= self.high for k in range(101)):
-            raise ValueError(f"should stay from {self.low:g} to {self.high:g} over the whole budget")
-        return schedule
+    if not all(low <= schedule(k / 100) <= high for k in range(101)):
+        raise ValueError(f"should stay from {low:g} to {high:g} over the whole budget")
+    return schedule
 
 
-Share = Annotated[Schedule, AfterValidator(Stays(0.0, 1.0))]  # a probability, an exponent of a correction
-Amount = Annotated[Schedule, AfterValidator(Stays(0.0, 1e15))]  # the weight of a loss
-RateSchedule = Annotated[Schedule, AfterValidator(Stays(0.0, MOST_RATE))]  # a learning rate
+Share = Annotated[Schedule, AfterValidator(partial(stays, 0.0, 1.0))]  # a probability, an exponent of a correction
+Amount = Annotated[Schedule, AfterValidator(partial(stays, 0.0, 1e15))]  # the weight of a loss
+RateSchedule = Annotated[Schedule, AfterValidator(partial(stays, 0.0, 1e30))]  # a learning rate
 
 
 def constant(value: float) -> Constant:

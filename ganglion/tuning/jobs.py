@@ -39,7 +39,7 @@ class Job:
 
 
 @dataclass
-class Outcome:
+class JobOutcome:
     """How a job ended: finished, paused, stopped or failed."""
 
     how: str
@@ -57,12 +57,12 @@ class Outcome:
 Tell = Callable[[dict[str, Any]], None]
 
 
-def perform(job: Job, tell: Tell, stopping: Callable[[], bool]) -> Outcome:
+def perform(job: Job, tell: Tell, stopping: Callable[[], bool]) -> JobOutcome:
     """Trains all runs of a job; every time that each has been evaluated once more, their mean is told."""
     for module in job.imports:
         import_module(module)
     configs = [load(text + "\n") for text in job.configs]
-    out = Outcome("failed", scores=[[] for _ in configs])
+    out = JobOutcome("failed", scores=[[] for _ in configs])
     try:
         runs, stream = begun(job, configs)
         out.folders = [str(run.folder) for run in runs]
@@ -121,7 +121,7 @@ def inherit(run: Run, checkpoint: str) -> None:
         agent.restore(saved)
 
 
-class Turn:
+class RunTurn:
     """One of several runs of this process, and what it has been told."""
 
     def __init__(self, run: Run) -> None:
@@ -139,7 +139,7 @@ class Turn:
 
 def in_turns(runs: Sequence[Run]) -> Stream:
     """Each goes on until it has been evaluated, then the next: all are about equally far."""
-    turns = {k: Turn(run) for k, run in enumerate(runs)}
+    turns = {k: RunTurn(run) for k, run in enumerate(runs)}
     stop: Stop | None = None
     try:
         while turns:
@@ -162,7 +162,7 @@ def scored_again(runs: Sequence[Run], until: float | None) -> list[Told]:
     return [Told(k, LogData("evaluate", run.trainer.at, run.evaluate()[1])) for k, run in enumerate(runs)]
 
 
-def follow(job: Job, stream: Stream, out: Outcome, tell: Tell, stopping: Callable[[], bool]) -> str:
+def follow(job: Job, stream: Stream, out: JobOutcome, tell: Tell, stopping: Callable[[], bool]) -> str:
     """Takes events to the end, and says how it came."""
     how, stop = "finished", None
     try:
@@ -179,7 +179,7 @@ def follow(job: Job, stream: Stream, out: Outcome, tell: Tell, stopping: Callabl
         return how
 
 
-def note(job: Job, told: Told, out: Outcome, tell: Tell) -> None:
+def note(job: Job, told: Told, out: JobOutcome, tell: Tell) -> None:
     """Keeps a score; where all runs have one more, their mean is told."""
     out.scores[told.run].append(float(told.log.metrics["eval/return_mean"]))
     rounds = len(out.places)

@@ -6,7 +6,6 @@ from typing import Any
 
 from ganglion.analysis.pictures import COLOURS, finish, pyplot
 from ganglion.tuning.population import Member, Population
-from ganglion.tuning.space import Range
 from ganglion.tuning.study import Study
 
 GREY = "#b8bcc4"
@@ -28,7 +27,7 @@ def draw_trials(study: Study, out: str) -> None:
         if best is not None and best.score is not None:
             axes.plot(str_or_number(best.settings[path]), best.score, "*", color=COLOURS[1], markersize=12)
         one = study.space[path]
-        if isinstance(one, Range) and one.scale == "log":
+        if one.scale == "log":
             axes.set_xscale("log")
         plain(axes, path)
     for axes in panels.flat[len(paths) :]:
@@ -38,7 +37,12 @@ def draw_trials(study: Study, out: str) -> None:
 
 
 def str_or_number(value: Any) -> Any:
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
+    match value:
+        case bool():
+            return str(value)
+        case int() | float():
+            return value
+    return str(value)
 
 
 def draw_lineage(found: Population, out: str) -> None:
@@ -61,7 +65,7 @@ def draw_lineage(found: Population, out: str) -> None:
         value = str_or_number(one.settings[path])
         settings.plot(x, [value, value], "-", color=colour, linewidth=width)
     kind = found.study.space[path]
-    if isinstance(kind, Range) and kind.scale == "log":
+    if kind.scale == "log":
         settings.set_yscale("log")
     plain(scores, "members, and the lineage of the best (dashed: an agent taken over)")
     plain(settings, path)

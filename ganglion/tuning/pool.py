@@ -14,14 +14,14 @@ from typing import Any, NamedTuple, Protocol
 
 from ganglion.errors import UserError
 from ganglion.processes import findable, python, with_parent
-from ganglion.tuning.jobs import Job, Outcome
+from ganglion.tuning.jobs import Job, JobOutcome
 
 GRACE = 30.0  # seconds for a worker to save and end
 LIVES = 3  # a worker that dies so often without an ended job between is not started again
 THREADS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}  # several trainings share the cores
 
 
-class Worker(Protocol):
+class TrainingWorker(Protocol):
     """Lines to and from a process that trains."""
 
     def send(self, what: dict[str, Any]) -> None: ...
@@ -36,7 +36,7 @@ class Worker(Protocol):
         """Waits until it has."""
 
 
-class WorkerProcess:
+class TrainingProcess:
     """A process below this one, in a session of its own: Ctrl-C reaches it through here."""
 
     def __init__(self, log: str, tied: bool = True) -> None:
@@ -78,33 +78,33 @@ class WorkerProcess:
         self.errors.close()
 
 
-class Told(NamedTuple):
+class WorkerMessage(NamedTuple):
     """What a worker said."""
 
     worker: int
     what: dict[str, Any]  # event: ready, began, score, ended; lost when it died
 
 
-class Pool:
+class TrainingPool:
     """Several workers. A job of one that dies has failed; another takes its place."""
 
-    def __init__(self, count: int, make: Callable[[int], Worker]) -> None:
-        self.make, self.heard = make, SimpleQueue[Told]()
-        self.workers: list[Worker] = []
+    def __init__(self, count: int, make: Callable[[int], TrainingWorker]) -> None:
+        self.make, self.heard = make, SimpleQueue[WorkerMessage]()
+        self.workers: list[TrainingWorker] = []
         self.busy: dict[int, int] = {}  # worker -> number of its job
         self.lives = [LIVES] * count
         for k in range(count):
             self.workers.append(self.begin(k))
 
-    def begin(self, k: int) -> Worker:
+    def begin(self, k: int) -> TrainingWorker:
         worker = self.make(k)
         Thread(target=self.listen, args=(k, worker), daemon=True).start()
         return worker
 
-    def listen(self, k: int, worker: Worker) -> None:
+    def listen(self, k: int, worker: TrainingWorker) -> None:
         while (line := worker.line()) is not None:
-            self.heard.put(Told(k, json.loads(line)))
-        self.heard.put(Told(k, {"event": "lost"}))
+            self.heard.put(WorkerMessage(k, json.loads(line)))
+        self.heard.put(WorkerMessage(k, {"event": "lost"}))
 
     @property
     def free(self) -> list[int]:
@@ -137,7 +137,7 @@ class Pool:
         if what["event"] == "ended":
             self.busy.pop(worker, None)
             self.lives[worker] = LIVES
-            return {**what, "outcome": Outcome(**what["outcome"])}
+            return {**what, "outcome": JobOutcome(**what["outcome"])}
         return what if what["event"] in ("began", "score") else None
 
     def lost(self, worker: int) -> dict[str, Any] | None:
@@ -150,7 +150,7 @@ class Pool:
             raise UserError("all workers have died; what they said last is in their worker-*.log.")
         if number is None:
             return None
-        return {"number": number, "event": "ended", "outcome": Outcome("failed", why="its process died")}
+        return {"number": number, "event": "ended", "outcome": JobOutcome("failed", why="its process died")}
 
     def close(self) -> None:
         """Ends all workers; what they train is saved first."""
@@ -161,13 +161,15 @@ class Pool:
             worker.end()
 
 
-def local(count: int, folder: Path) -> Pool:
+def local(count: int, folder: Path) -> TrainingPool:
     """Processes of this machine; what they say beside their lines is in `worker-N.log`."""
     folder.mkdir(parents=True, exist_ok=True)
-    return Pool(count, lambda k: WorkerProcess(str(folder / f"worker-{k}.log")))
+    return TrainingPool(count, lambda k: TrainingProcess(str(folder / f"worker-{k}.log")))
 
 
-def run_all(pool: Pool, jobs: Sequence[Job], on: Callable[[dict[str, Any]], None], asked: Callable[[], bool]) -> None:
+def run_all(
+    pool: TrainingPool, jobs: Sequence[Job], on: Callable[[dict[str, Any]], None], asked: Callable[[], bool]
+) -> None:
     """All jobs, as many at a time as there are workers. `on` hears everything; `asked`: whether all are to stop."""
     waiting, stopped = list(jobs), False
     while (waiting and not stopped) or pool.busy:

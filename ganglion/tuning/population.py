@@ -25,10 +25,10 @@ from ganglion.errors import UserError
 from ganglion.record.atomic_write import write_file
 from ganglion.runtime.randomness import derive
 from ganglion.tuning.gaussian_process import best_candidate
-from ganglion.tuning.jobs import Job, Outcome
-from ganglion.tuning.pool import Pool, run_all
+from ganglion.tuning.jobs import Job, JobOutcome
+from ganglion.tuning.pool import TrainingPool, run_all
 from ganglion.tuning.search import drawn
-from ganglion.tuning.space import Choice, Range, SearchSpace, values_of
+from ganglion.tuning.space import SearchSpace, values_of
 from ganglion.tuning.study import Study, StudyConfig
 
 FILE = "population.jsonl"
@@ -100,7 +100,7 @@ class Population:
 
     # ------------------------------------------------------------ living
 
-    def run(self, pool: Pool, say: Callable[[list[Member]], None], asked: Callable[[], bool]) -> None:
+    def run(self, pool: TrainingPool, say: Callable[[list[Member]], None], asked: Callable[[], bool]) -> None:
         """All generations that have not been."""
         for generation in range(self.generations):
             missing = self.missing(generation)
@@ -150,7 +150,7 @@ class Population:
     ) -> dict[str, Any]:
         """PB2: numbers by the model, choices as in PBT."""
         space = self.study.space
-        numbers = [path for path, one in space.items() if isinstance(one, Range)]
+        numbers = [path for path, one in space.items() if not one.options]
 
         def where(settings: dict[str, Any]) -> list[float]:
             return [space[path].unit(settings[path]) for path in numbers]
@@ -173,7 +173,7 @@ class Population:
                 found.append((one, one.score - before))
         return found
 
-    def live(self, members: Sequence[Member], pool: Pool, asked: Callable[[], bool]) -> None:
+    def live(self, members: Sequence[Member], pool: TrainingPool, asked: Callable[[], bool]) -> None:
         """Trains members to the end of their generation; each is written down when it has come there."""
         jobs = [self.job(one) for one in members]
         by_number = {one.member: one for one in members}
@@ -213,7 +213,7 @@ def first(study: Study) -> list[Member]:
     return [Member(0, number, one, number) for number, one in enumerate(settings)]
 
 
-def ended(member: Member, outcome: Outcome) -> Member:
+def ended(member: Member, outcome: JobOutcome) -> Member:
     scores = outcome.scores[0] if outcome.scores else []
     score = scores[-1] if scores and outcome.how != "failed" else None
     member.score = score if score is not None and np.isfinite(score) else None
@@ -230,17 +230,6 @@ def perturbed(
         anew, up, unit = dice.random() < cfg.resample, dice.random() < 0.5, float(dice.random())
         if anew:
             found[path] = one.value(unit)
-        elif isinstance(one, Choice):
-            at = one.values.index(settings[path]) if settings[path] in one.values else 0
-            found[path] = one.values[min(max(at + (1 if up else -1), 0), len(one.values) - 1)]
         else:
-            found[path] = one.value(one.unit(scaled(one, settings[path], 1 + (cfg.perturb if up else -cfg.perturb))))
+            found[path] = one.moved(settings[path], 1 + (cfg.perturb if up else -cfg.perturb))
     return found
-
-
-def scaled(one: Range, value: float, factor: float) -> float:
-    """A number multiplied; of one near 1 its distance from 1, and a whole one by one at least."""
-    if one.scale == "from one":
-        return 1.0 - (1.0 - value) * factor
-    moved = value * factor
-    return value + (1 if factor > 1 else -1) if one.whole and round(moved) == value else moved

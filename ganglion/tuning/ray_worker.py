@@ -10,14 +10,14 @@ from typing import Any
 
 from ganglion.config import RunConfig
 from ganglion.fleet.ray_cluster import ClusterSettings, join_ray, leave_ray
-from ganglion.tuning.pool import Pool, WorkerProcess
+from ganglion.tuning.pool import TrainingPool, TrainingProcess
 
 
-class RayWorker:
+class RayTrainingWorker:
     """The same as a process of this machine, somewhere else."""
 
     def __init__(self, ray: Any, log: str) -> None:
-        self.ray, actor = ray, ray.remote(WorkerProcess)
+        self.ray, actor = ray, ray.remote(TrainingProcess)
         self.actor = actor.options(max_concurrency=3, num_cpus=1).remote(
             log, tied=False
         )  # waits for a line, and takes others
@@ -43,12 +43,12 @@ class RayWorker:
         self.ray.kill(self.actor)
 
 
-class RayPool(Pool):
+class RayTrainingPool(TrainingPool):
     """Workers of a Ray that is joined, or started here and left with the pool."""
 
     def __init__(self, site: ClusterSettings, count: int, folder: Path) -> None:
         self.ray, self.own = join_ray(site)
-        super().__init__(count, lambda k: RayWorker(self.ray, str(folder.resolve() / f"worker-{k}.log")))
+        super().__init__(count, lambda k: RayTrainingWorker(self.ray, str(folder.resolve() / f"worker-{k}.log")))
 
     def close(self) -> None:
         super().close()
@@ -56,7 +56,7 @@ class RayPool(Pool):
             leave_ray()
 
 
-def on_ray(cfg: RunConfig, count: int, folder: Path) -> Pool:
+def on_ray(cfg: RunConfig, count: int, folder: Path) -> TrainingPool:
     """Workers in the cluster that `fleet` names."""
     folder.mkdir(parents=True, exist_ok=True)
-    return RayPool(ClusterSettings(cfg.fleet.address, cfg.fleet.host, count), count, folder)
+    return RayTrainingPool(ClusterSettings(cfg.fleet.address, cfg.fleet.host, count), count, folder)

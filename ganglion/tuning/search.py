@@ -10,18 +10,18 @@ import numpy as np
 
 from ganglion.errors import UserError
 from ganglion.runtime.randomness import derive
-from ganglion.tuning.space import Choice, Range, SearchSpace, values_of
-from ganglion.tuning.study import StudyConfig, Trial
+from ganglion.tuning.space import SearchSpace, values_of
+from ganglion.tuning.study import StudyConfig, StudyTrial
 
 
 class Search(Protocol):
     def ask(self, number: int) -> dict[str, Any]:
         """The settings of a trial; those of the first are the config's own."""
 
-    def prunes(self, trial: Trial) -> bool:
+    def prunes(self, trial: StudyTrial) -> bool:
         """Whether a trial, with one more evaluation, is to end."""
 
-    def tell(self, trial: Trial) -> None:
+    def tell(self, trial: StudyTrial) -> None:
         """How one ended; also of those that were there before."""
 
 
@@ -36,10 +36,10 @@ class RandomSearch:
             return values_of(self.cfg.base, self.space)
         return drawn(self.space, np.random.default_rng(derive(self.cfg.base.run.seed, f"trial/{number}")))
 
-    def prunes(self, trial: Trial) -> bool:
+    def prunes(self, trial: StudyTrial) -> bool:
         return False
 
-    def tell(self, trial: Trial) -> None:
+    def tell(self, trial: StudyTrial) -> None:
         """Learns nothing."""
 
 
@@ -72,8 +72,7 @@ class OptunaSearch:
         self.study = optuna.create_study(direction="maximize", sampler=sampler, pruner=pruner)
         unit, kinds = optuna.distributions.FloatDistribution(0.0, 1.0), optuna.distributions.CategoricalDistribution
         self.axes: dict[str, Any] = {
-            path: kinds(list(range(len(one.values)))) if isinstance(one, Choice) else unit
-            for path, one in space.items()
+            path: kinds(list(range(one.options))) if one.options else unit for path, one in space.items()
         }
         self.running: dict[int, Any] = {}
 
@@ -84,20 +83,17 @@ class OptunaSearch:
         trial = self.running[number] = self.study.ask(self.axes)
         if number == 0:
             return own
-        return {
-            path: one.values[trial.params[path]] if isinstance(one, Choice) else one.value(trial.params[path])
-            for path, one in self.space.items()
-        }
+        return {path: one.read(trial.params[path]) for path, one in self.space.items()}
 
     def coordinates(self, settings: dict[str, Any]) -> dict[str, Any]:
-        return {path: coordinate(one, settings[path]) for path, one in self.space.items()}
+        return {path: one.coordinate(settings[path]) for path, one in self.space.items()}
 
-    def prunes(self, trial: Trial) -> bool:
+    def prunes(self, trial: StudyTrial) -> bool:
         ours = self.running[trial.number]
         ours.report(trial.curve[-1], len(trial.curve) - 1)
         return self.cfg.prune and bool(ours.should_prune())
 
-    def tell(self, trial: Trial) -> None:
+    def tell(self, trial: StudyTrial) -> None:
         """One that failed, as by diverging, counts as one that was given up: worse than all others."""
         states = self.optuna.trial.TrialState
         state = states.COMPLETE if trial.state == "finished" else states.PRUNED
@@ -116,14 +112,7 @@ class OptunaSearch:
         self.study.add_trial(made)
 
 
-def coordinate(one: Range | Choice, value: Any) -> float | int:
-    """As Optuna knows it: the number of a choice, or where a number lies."""
-    if isinstance(one, Choice):
-        return one.values.index(value) if value in one.values else 0
-    return one.unit(value)
-
-
-def searching(cfg: StudyConfig, space: SearchSpace, before: Sequence[Trial]) -> Search:
+def searching(cfg: StudyConfig, space: SearchSpace, before: Sequence[StudyTrial]) -> Search:
     """The search that a study asks for, told of the trials before."""
     found: Search = RandomSearch(cfg, space) if cfg.method == "random" else OptunaSearch(cfg, space, len(before))
     for trial in before:

@@ -9,21 +9,23 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from functools import partial
 from math import exp, inf, log
 from typing import Any, Literal, NamedTuple, get_origin
 
 import annotated_types
+from pydantic import AfterValidator
 from pydantic.fields import FieldInfo
 
 from ganglion.config import text
 from ganglion.config.files import load
 from ganglion.config.model import Config, Schedule
 from ganglion.config.run import RunConfig
-from ganglion.config.schedules import MOST_RATE, Constant, Ramp, Stays
-from ganglion.config.values import Within
+from ganglion.config.schedules import Constant, Ramp
 from ganglion.errors import UserError, nearest
 
 RATES = (1e-5, 1e-1)  # learning rates, whatever stands in the config: it may be wrong
+RATE_BOUND = 1e30  # of `config.Rate` and `config.RateSchedule`: they are known by it
 WIDTH = 10.0  # other amounts: so many times less and more than what stands there
 COUNTS = 4.0  # counts likewise
 NOT_SEARCHED = ("max_lag",)  # bounds of distributed runs, which are no question of learning
@@ -58,6 +60,27 @@ class Range(NamedTuple):
         a, b = self.bent(self.low), self.bent(self.high)
         return (self.bent(min(max(value, self.low), self.high)) - a) / (b - a) if b != a else 0.0
 
+    @property
+    def options(self) -> int:
+        """Of values that are no numbers."""
+        return 0
+
+    def coordinate(self, value: float) -> float:
+        """As a search knows it: where a number lies, or which of several values it is."""
+        return self.unit(value)
+
+    def read(self, coordinate: float) -> float | int:
+        return self.value(coordinate)
+
+    def moved(self, value: float, factor: float) -> float | int:
+        """A number multiplied; of one near 1 its distance from 1, and a whole one by one at least."""
+        if self.scale == "from one":
+            return self.value(self.unit(1.0 - (1.0 - value) * factor))
+        moved = value * factor
+        if self.whole and round(moved) == value:
+            moved = value + (1 if factor > 1 else -1)
+        return self.value(self.unit(moved))
+
     def bent(self, x: float) -> float:
         if self.scale == "linear":
             return x
@@ -68,38 +91,56 @@ class Range(NamedTuple):
         return f"{self.low:g} to {self.high:g}{how}{', whole numbers' if self.whole else ''}"
 
 
-class Choice(NamedTuple):
+class OneOf(NamedTuple):
     """One of several values."""
 
     values: tuple[Any, ...]
+    scale: Scale = "linear"
+    whole: bool = False
+
+    @property
+    def options(self) -> int:
+        return len(self.values)
 
     def value(self, unit: float) -> Any:
-        return self.values[min(int(unit * len(self.values)), len(self.values) - 1)]
+        return self.values[min(int(unit * self.options), self.options - 1)]
 
     def unit(self, value: Any) -> float:
-        return (self.values.index(value) + 0.5) / len(self.values) if value in self.values else 0.0
+        return (self.coordinate(value) + 0.5) / self.options
+
+    def coordinate(self, value: Any) -> int:
+        """Which one it is; the first, where it is none."""
+        return self.values.index(value) if value in self.values else 0
+
+    def read(self, coordinate: int) -> Any:
+        return self.values[coordinate]
+
+    def moved(self, value: Any, factor: float) -> Any:
+        """A neighbour."""
+        return self.values[min(max(self.coordinate(value) + (1 if factor > 1 else -1), 0), self.options - 1)]
 
     def __str__(self) -> str:
         return f"one of {', '.join(map(str, self.values))}"
 
 
-SearchSpace = Mapping[str, Range | Choice]
+SearchSpace = Mapping[str, Range | OneOf]
 
 
 def digits(x: float) -> float:
     return float(f"{x:.3g}")
 
 
-def space_of(cfg: RunConfig) -> dict[str, Range | Choice]:
+def space_of(cfg: RunConfig) -> dict[str, Range | OneOf]:
     """The numbers of a config's algorithm, by their types: rates, amounts, shares, counts. What is off stays off."""
-    found: dict[str, Range | Choice] = {}
-    for name, field in type(cfg.algo).model_fields.items():
+    found: dict[str, Range | OneOf] = {}
+    fields = type(cfg.algo).model_fields
+    for name, value in cfg.algo:
         if name not in NOT_SEARCHED:
-            found |= searched(f"algo.{name}", getattr(cfg.algo, name), field)
+            found |= searched(f"algo.{name}", value, fields[name])
     return found
 
 
-def searched(path: str, value: Any, field: FieldInfo) -> dict[str, Range | Choice]:
+def searched(path: str, value: Any, field: FieldInfo) -> dict[str, Range | OneOf]:
     """The range of one setting; none where its type or value has none."""
     low, high = bounds(field)
     if get_origin(field.annotation) is Literal:  # words, or numbers that are names
@@ -120,7 +161,7 @@ def searched(path: str, value: Any, field: FieldInfo) -> dict[str, Range | Choic
     return {}
 
 
-def named(path: str, found: Range | None) -> dict[str, Range | Choice]:
+def named(path: str, found: Range | None) -> dict[str, Range | OneOf]:
     return {} if found is None else {path: found}
 
 
@@ -128,10 +169,9 @@ def bounds(field: FieldInfo) -> tuple[float, float]:
     """What a field accepts."""
     low, high = -inf, inf
     for about in field.metadata:
-        check = getattr(about, "func", about)
-        match check:
-            case Stays() | Within():
-                low, high = max(low, check.low), min(high, check.high)
+        match about:
+            case AfterValidator(func=partial(args=(least, most))):  # config.values.within, config.schedules.stays
+                low, high = max(low, least), min(high, most)
             case annotated_types.Ge(ge=bound) | annotated_types.Gt(gt=bound):
                 low = max(low, float(bound))  # type: ignore[arg-type]
             case annotated_types.Le(le=bound) | annotated_types.Lt(lt=bound):
@@ -143,7 +183,7 @@ def around(value: float, low: float, high: float) -> Range | None:
     """Numbers about one, on the scale that fits what they are."""
     if value <= max(low, 0.0):
         return None  # off, or of either sign
-    if high == MOST_RATE:
+    if high == RATE_BOUND:
         return Range(min(RATES[0], value), max(RATES[1], value), "log")
     if high != 1.0 or value < 0.1:
         return Range(max(value / WIDTH, low), min(value * WIDTH, high), "log")
@@ -162,7 +202,7 @@ def counted(value: int, low: float, high: float) -> Range | None:
 # ------------------------------------------------------------ asked for
 
 
-def asked(cfg: RunConfig, words: list[str]) -> dict[str, Range | Choice]:
+def asked(cfg: RunConfig, words: list[str]) -> dict[str, Range | OneOf]:
     """The space that words describe: `algo.lr=1e-5..1e-2`, `algo.epochs=[4, 10, 20]`, or a path alone, with the range
     that its type has; without words that of the config."""
     usual = space_of(cfg)
@@ -171,7 +211,7 @@ def asked(cfg: RunConfig, words: list[str]) -> dict[str, Range | Choice]:
     return dict(read(cfg, word, usual) for word in words)
 
 
-def read(cfg: RunConfig, word: str, usual: SearchSpace) -> tuple[str, Range | Choice]:
+def read(cfg: RunConfig, word: str, usual: SearchSpace) -> tuple[str, Range | OneOf]:
     path, equals, told = word.partition("=")
     if not equals:
         if path not in usual:
@@ -180,12 +220,13 @@ def read(cfg: RunConfig, word: str, usual: SearchSpace) -> tuple[str, Range | Ch
         return path, usual[path]
     between = RANGE.fullmatch(told)
     if between:
-        found: Range | Choice = span(word, between[1], between[2])
+        found: Range | OneOf = span(word, between[1], between[2])
     else:
-        values = text.read(told, f"--space {path}")
-        if not isinstance(values, list) or len(values) < 2:
-            raise UserError(f"--space: {word[:80]!r} should be PATH=LOW..HIGH or PATH=[A, B, ...].")
-        found = Choice(tuple(values))
+        match text.read(told, f"--space {path}"):
+            case [_, _, *_] as values:
+                found = OneOf(tuple(values))
+            case _:
+                raise UserError(f"--space: {word[:80]!r} should be PATH=LOW..HIGH or PATH=[A, B, ...].")
     for end in (0.0, 1.0):
         changed(cfg, {path: found.value(end)})  # refused here, by name, before anything is trained
     return path, found
@@ -207,8 +248,15 @@ def value_at(cfg: RunConfig, path: str) -> Any:
     """What stands at a path of a config; a constant schedule is its number."""
     here: Any = cfg.plain()
     for key in path.split("."):
-        here = here.get(key) if isinstance(here, dict) else None
-    return here["value"] if isinstance(here, dict) and here.get("kind") == "constant" else here
+        match here:
+            case {**inner}:
+                here = inner.get(key)
+            case _:
+                return None
+    match here:
+        case {"kind": "constant", "value": value}:
+            return value
+    return here
 
 
 def values_of(cfg: RunConfig, space: SearchSpace) -> dict[str, Any]:

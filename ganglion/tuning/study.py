@@ -23,7 +23,7 @@ from ganglion.config.model import Config
 from ganglion.config.values import Every
 from ganglion.errors import UserError
 from ganglion.record.atomic_write import write_file
-from ganglion.tuning.space import Choice, Range, asked, changed
+from ganglion.tuning.space import OneOf, Range, asked, changed
 
 QUESTION, TRIALS, WINNER = "study.yaml", "trials.jsonl", "winner.yaml"
 Method = Literal["tpe", "random", "pbt", "pb2"]
@@ -50,19 +50,19 @@ class StudyConfig(Config):
     def population(self) -> bool:
         return self.method in ("pbt", "pb2")
 
-    def searched(self) -> dict[str, Range | Choice]:
+    def searched(self) -> dict[str, Range | OneOf]:
         """The space. A population changes its settings while it trains: counts, which are shapes, are not changed
         unless they are named."""
         found = asked(self.base, list(self.space))
         if self.population and not self.space:
-            found = {path: one for path, one in found.items() if not getattr(one, "whole", False)}
+            found = {path: one for path, one in found.items() if not one.whole}
         if not found:
             raise UserError(f"--space: {self.base.algo.kind} has no numbers of its own. Accepted: PATH=LOW..HIGH.")
         return found
 
 
 @dataclass
-class Trial:
+class StudyTrial:
     """Settings, and what came of them."""
 
     number: int
@@ -79,7 +79,7 @@ class Trial:
 class Study:
     """A question and its trials so far."""
 
-    def __init__(self, folder: Path, cfg: StudyConfig, trials: list[Trial]) -> None:
+    def __init__(self, folder: Path, cfg: StudyConfig, trials: list[StudyTrial]) -> None:
         self.folder, self.cfg, self.trials, self.space = folder, cfg, trials, cfg.searched()
 
     @classmethod
@@ -100,14 +100,14 @@ class Study:
         file = folder / TRIALS
         lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
         try:
-            trials = [Trial(**json.loads(line)) for line in lines]
+            trials = [StudyTrial(**json.loads(line)) for line in lines]
         except (ValueError, TypeError) as error:
             raise UserError(f"{file} is damaged: {error}. What it lists is in {folder}/runs.") from error
         study = cls(folder, cfg, trials)
         write_file(folder / QUESTION, [dump(cfg).encode()])
         return study
 
-    def keep(self, trial: Trial) -> None:
+    def keep(self, trial: StudyTrial) -> None:
         """One more that has ended: written whole, so that a crash leaves the lines before."""
         self.trials.append(trial)
         self.trials.sort(key=lambda one: one.number)
@@ -129,14 +129,14 @@ class Study:
             return scores[-1]
         return max(scores) if self.cfg.score == "best" else fmean(scores)
 
-    def ranked(self) -> list[Trial]:
+    def ranked(self) -> list[StudyTrial]:
         """Finished ones, the best first; then those that ended early, by how far they came."""
         state = {"finished": 0, "pruned": 1, "failed": 2, "running": 3}
         least = float("-inf")
         key = lambda one: (state[one.state], -(least if one.score is None else one.score), one.number)  # noqa: E731
         return sorted(self.trials, key=key)
 
-    def best(self) -> Trial | None:
+    def best(self) -> StudyTrial | None:
         ranked = self.ranked()
         return ranked[0] if ranked and ranked[0].state == "finished" else None
 

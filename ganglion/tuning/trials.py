@@ -8,27 +8,27 @@ from typing import Any, NamedTuple
 
 from ganglion.config.files import IMPORTED, dump
 from ganglion.runtime.seeds import interval
-from ganglion.tuning.jobs import Job, Outcome
-from ganglion.tuning.pool import Pool, run_all
+from ganglion.tuning.jobs import Job, JobOutcome
+from ganglion.tuning.pool import TrainingPool, run_all
 from ganglion.tuning.search import searching
 from ganglion.tuning.space import values_of
-from ganglion.tuning.study import Settings, Study, Trial
+from ganglion.tuning.study import Settings, Study, StudyTrial
 
-Say = Callable[[Trial], None]
+Say = Callable[[StudyTrial], None]
 Asked = Callable[[], bool]
 
 
-def run_trials(study: Study, pool: Pool, say: Say, asked: Asked) -> None:
+def run_trials(study: Study, pool: TrainingPool, say: Say, asked: Asked) -> None:
     """All trials that are not there yet, as many at a time as there are workers."""
     search = searching(study.cfg, study.space, study.trials)
     ended = {trial.number for trial in study.trials}
     waiting = [number for number in range(study.cfg.trials) if number not in ended]
-    running: dict[int, Trial] = {}
+    running: dict[int, StudyTrial] = {}
     stopped = False
     while (waiting and not stopped) or pool.busy:
         while waiting and not stopped and pool.free:
             number = waiting.pop(0)
-            running[number] = Trial(number, search.ask(number))
+            running[number] = StudyTrial(number, search.ask(number))
             pool.start(job(study, running[number]))
         told = pool.wait()
         if asked() and not stopped:
@@ -53,7 +53,7 @@ def run_trials(study: Study, pool: Pool, say: Say, asked: Asked) -> None:
                 say(trial)
 
 
-def job(study: Study, trial: Trial) -> Job:
+def job(study: Study, trial: StudyTrial) -> Job:
     """A trial's runs, in folders that no try before has used."""
     where, tries = f"trial-{trial.number:03d}", 1
     while (study.folder / "runs" / where).exists():
@@ -63,7 +63,7 @@ def job(study: Study, trial: Trial) -> Job:
     return Job(trial.number, [dump(cfg) for cfg in configs], list(IMPORTED))
 
 
-def judged(study: Study, trial: Trial, outcome: Outcome) -> bool:
+def judged(study: Study, trial: StudyTrial, outcome: JobOutcome) -> bool:
     """Writes down how a trial ended; false where it was only interrupted, and is to be made again."""
     trial.steps, trial.why = outcome.steps, outcome.why
     if outcome.how == "failed":
@@ -92,7 +92,7 @@ class Confirmed(NamedTuple):
         return interval(self.scores)
 
 
-def confirm(study: Study, pool: Pool, winner: Trial, asked: Asked) -> list[Confirmed]:
+def confirm(study: Study, pool: TrainingPool, winner: StudyTrial, asked: Asked) -> list[Confirmed]:
     """The winner, and the config as it was, trained on seeds of which the search knew nothing. Runs that are there
     already are read, not trained again."""
     own = values_of(study.cfg.base, study.space)
@@ -116,7 +116,7 @@ def confirm(study: Study, pool: Pool, winner: Trial, asked: Asked) -> list[Confi
     return [Confirmed(name, list(scores.values())) for name, scores in found.items() if scores]
 
 
-def scores_of(outcome: Outcome) -> list[float]:
+def scores_of(outcome: JobOutcome) -> list[float]:
     """All evaluations of the first run, those of before it was taken up again included."""
     from ganglion.analysis.runs import EVAL, read_run
 

@@ -10,7 +10,7 @@ from typing import Any
 import ganglion
 from ganglion.config import RunConfig
 from ganglion.tuning.jobs import Job, perform
-from ganglion.tuning.pool import Pool
+from ganglion.tuning.pool import TrainingPool
 
 SMALL = [
     "algo={kind: ppo, horizon: 8, epochs: 1, minibatches: 1, net: {hidden: [8]}}",
@@ -52,14 +52,14 @@ class InlineWorker:
         """Nothing is left."""
 
 
-def pool(count: int = 1) -> tuple[Pool, list[InlineWorker]]:
+def pool(count: int = 1) -> tuple[TrainingPool, list[InlineWorker]]:
     made: list[InlineWorker] = []
 
     def make(k: int) -> InlineWorker:
         made.append(InlineWorker())
         return made[-1]
 
-    return Pool(count, make), made
+    return TrainingPool(count, make), made
 
 
 def folder(path: Path, number: int) -> Path:

@@ -12,7 +12,7 @@ from ganglion.analysis.runs import read_run
 from ganglion.record.checkpoint import load
 from ganglion.tuning.gaussian_process import NOISE, best_candidate, kernel, posterior
 from ganglion.tuning.population import Member, Population, perturbed
-from ganglion.tuning.space import Choice, Range, SearchSpace
+from ganglion.tuning.space import OneOf, Range, SearchSpace
 from ganglion.tuning.study import Study, StudyConfig
 from tests.tuning.inline import base, pool
 
@@ -98,7 +98,7 @@ def test_members_that_fail_are_replaced() -> None:
 
 
 def test_settings_are_perturbed_or_drawn_anew() -> None:
-    space: SearchSpace = {"a": Range(1e-5, 1e-1, "log"), "g": Range(0.8, 0.999, "from one"), "c": Choice((1, 2, 3))}
+    space: SearchSpace = {"a": Range(1e-5, 1e-1, "log"), "g": Range(0.8, 0.999, "from one"), "c": OneOf((1, 2, 3))}
     before = {"a": 1e-3, "g": 0.99, "c": 2}
     dice = np.random.default_rng(0)
     near = [perturbed(config(resample=0.0), space, before, dice) for _ in range(50)]

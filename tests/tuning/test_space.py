@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import ganglion
 from ganglion import registry
 from ganglion.errors import UserError
-from ganglion.tuning.space import Choice, Range, asked, changed, space_of, value_at, values_of
+from ganglion.tuning.space import OneOf, Range, asked, changed, space_of, value_at, values_of
 from tests.tuning.inline import base
 
 
@@ -52,7 +52,7 @@ def test_coordinates_and_back(unit: float, one: Range) -> None:
 
 def test_whole_numbers_and_choices() -> None:
     assert {Range(1, 4, "log", whole=True).value(k / 100) for k in range(101)} == {1, 2, 3, 4}
-    one = Choice(([64], [64, 64]))
+    one = OneOf(([64], [64, 64]))
     assert [one.value(unit) for unit in (0, 0.49, 0.5, 1)] == [[64], [64], [64, 64], [64, 64]]
     assert one.value(one.unit([64, 64])) == [64, 64]
 

@@ -8,7 +8,7 @@ import pytest
 
 from ganglion.errors import UserError
 from ganglion.tuning.search import OptunaSearch, RandomSearch, searching
-from ganglion.tuning.study import Study, StudyConfig, Trial
+from ganglion.tuning.study import Study, StudyConfig, StudyTrial
 from ganglion.tuning.trials import confirm, run_trials
 from tests.tuning.inline import base, pool
 
@@ -73,7 +73,7 @@ def test_random_trials_do_not_depend_on_their_order() -> None:
     cfg = config(method="random")
     first, second = (RandomSearch(cfg, cfg.searched()) for _ in range(2))
     assert [first.ask(k) for k in (0, 1, 2)] == [second.ask(k) for k in (2, 1, 0)][::-1]
-    assert not first.prunes(Trial(1, {}, curve=[0.0]))
+    assert not first.prunes(StudyTrial(1, {}, curve=[0.0]))
 
 
 def test_the_search_finds_a_peak() -> None:
@@ -84,7 +84,7 @@ def test_the_search_finds_a_peak() -> None:
 
     trials = []
     for number in range(30):
-        trial = Trial(number, search.ask(number))
+        trial = StudyTrial(number, search.ask(number))
         trial.state, trial.score = "finished", -((log10(trial.settings["algo.lr.start"]) - log10(3e-3)) ** 2)
         search.tell(trial)
         trials.append(trial)
@@ -100,7 +100,7 @@ def test_what_falls_behind_is_pruned_and_what_failed_counts_as_worst() -> None:
     search = searching(cfg, cfg.searched(), [])
     pruned = []
     for number in range(8):
-        trial = Trial(number, search.ask(number))
+        trial = StudyTrial(number, search.ask(number))
         for step in range(5):
             trial.curve.append(float(10 * (number != 6) * (step + 1)))
             if search.prunes(trial):
