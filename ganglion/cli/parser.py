@@ -11,8 +11,10 @@ from ganglion.cli import (
     check,
     compare,
     data,
+    doctor,
     evaluate,
     explore,
+    export,
     launch,
     league,
     listing,
@@ -40,6 +42,8 @@ COMMANDS = {
     "list": listing,
     "show": show,
     "compare": compare,
+    "doctor": doctor,
+    "export": export,
     "check": check,
     "bench": bench,
 }
@@ -66,6 +70,8 @@ examples:
   ganglion show cartpole/dqn                        every setting, resolved
   ganglion show runs/cartpole-dqn-20260101-120000   how a run does, with its curve
   ganglion compare runs/study                       groups of runs: scores, intervals, a verdict
+  ganglion doctor runs/cartpole-dqn-20260101-120000 what is wrong with a run, and what to change
+  ganglion export runs/cartpole-dqn-20260101-120000 --to onnx       its agent, without Ganglion
   ganglion check MyEnv-v0 --import my_module        is this environment fit to train on?
   ganglion bench cartpole/ppo                       how fast, where the time goes, how far from the limit
 

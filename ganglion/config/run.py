@@ -58,6 +58,7 @@ class LogSection(Config):
     shorthand: ClassVar[str] = "writers"
     every: Every = every("1k steps")
     writers: tuple[WriterConfig, ...] = Field(default_factory=lambda: ("console", "jsonl"))  # type: ignore[arg-type]
+    health: bool = True  # says in a line what is wrong with training (`ganglion doctor` says more)
 
     @field_validator("writers")
     @classmethod

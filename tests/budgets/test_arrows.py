@@ -55,6 +55,8 @@ ALLOWED: dict[str, set[str]] = {
         "runtime",
     },
     "data": {"core", "registry", "config", "ops", "nn", "buffers", "envs", "record", "runtime"},
+    "doctor": {"core", "config", "ops", "nn", "record", "runtime"},
+    "export": {"core", "ops", "envs", "runtime"},
     "launch": {"fleet", "processes", "record"},
     "zoo": set(),
 }
