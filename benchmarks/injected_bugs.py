@@ -342,10 +342,8 @@ def table(rows: Mapping[str, Mapping[str, Any]], healthy: Mapping[str, list[str]
     if healthy:
         false = sum(bool(found) for found in healthy.values())
         lines += ["", "## Runs that learned", ""]
-        lines += [
-            f"Runs of presets, seed 0, their whole budgets: {len(healthy)}, of which {false} have a finding, at the end or at any record before.",
-            "",
-        ]
+        told = f"Runs of presets, seed 0, their whole budgets: {len(healthy)}, of which {false} have a finding, "
+        lines += [told + "at the end or at any record before.", ""]
         lines += ["| run | findings |", "|---|---|"]
         lines += [f"| {name} | {', '.join(found) or '-'} |" for name, found in healthy.items()]
     return "\n".join(lines) + "\n"

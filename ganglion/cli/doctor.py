@@ -18,7 +18,7 @@ from ganglion.errors import UserError
 
 if TYPE_CHECKING:
     from ganglion.doctor.examine import Examined
-    from ganglion.record.health import Finding, History
+    from ganglion.record.health import HealthFinding, History
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -71,7 +71,7 @@ def examined(folder: str, history: History, notes: list[str]) -> Examined | None
         return None
 
 
-def shown(number: int, found: Finding, width: int) -> list[str]:
+def shown(number: int, found: HealthFinding, width: int) -> list[str]:
     lines = ["", *wrap(f"{number}. {found.what} [{found.rule}]", width, subsequent_indent="   ")]
     for name, text in (("seen", found.evidence), ("cause", found.cause), ("change", found.change)):
         lines += wrap(f"   {name + ':':<8}{text}", width, subsequent_indent=" " * 11)

@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     from ganglion.config.files import import_module
     from ganglion.export.files import KINDS as FILES
     from ganglion.export.parity import compare
-    from ganglion.export.policy import Policy
+    from ganglion.export.policy import PolicyModule
     from ganglion.export.program import traced
     from ganglion.runtime.saved_agent import load
 
@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     agent = load(folder, args.which, args.player)
     ending, write, read = FILES[args.to]
     out = Path(args.out or f"{folder.name}{ending}")
-    policy = Policy(agent)
+    policy = PolicyModule(agent)
     try:
         files = write(policy, traced(policy, args.batch), args.batch, out)
     except OSError as error:

@@ -12,6 +12,7 @@ from ganglion.cli import (
     compare,
     data,
     doctor,
+    eject,
     evaluate,
     explore,
     export,
@@ -44,6 +45,7 @@ COMMANDS = {
     "compare": compare,
     "doctor": doctor,
     "export": export,
+    "eject": eject,
     "check": check,
     "bench": bench,
 }
@@ -72,6 +74,7 @@ examples:
   ganglion compare runs/study                       groups of runs: scores, intervals, a verdict
   ganglion doctor runs/cartpole-dqn-20260101-120000 what is wrong with a run, and what to change
   ganglion export runs/cartpole-dqn-20260101-120000 --to onnx       its agent, without Ganglion
+  ganglion eject runs/cartpole-dqn-20260101-120000 > one.py         its algorithm, in one file
   ganglion check MyEnv-v0 --import my_module        is this environment fit to train on?
   ganglion bench cartpole/ppo                       how fast, where the time goes, how far from the limit
 

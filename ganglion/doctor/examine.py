@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ganglion.core import Box, Discrete
 from ganglion.doctor.play import Played, play
-from ganglion.record.health import Finding, History, shaped
+from ganglion.record.health import HealthFinding, History, shaped
 from ganglion.runtime.run import TrainedAgents
 
 LEAST = 100  # rows below which nothing is said of values
@@ -21,7 +21,7 @@ class Examined(NamedTuple):
     """Numbers of an examination, for programs and reports."""
 
     numbers: Mapping[str, float]
-    findings: list[Finding]
+    findings: list[HealthFinding]
 
 
 def examine(trained: TrainedAgents, history: History) -> Examined:
@@ -51,7 +51,7 @@ def returns(p: Played, gamma: float) -> tuple[Tensor, Tensor]:
     return totals, shares
 
 
-def values(p: Played, trained: TrainedAgents, h: History) -> tuple[dict[str, float], list[Finding]]:
+def values(p: Played, trained: TrainedAgents, h: History) -> tuple[dict[str, float], list[HealthFinding]]:
     gamma = h.setting("algo.gamma")
     if type(gamma) is not float or not torch.isfinite(p.value).all():
         return {}, []
@@ -66,52 +66,51 @@ def values(p: Played, trained: TrainedAgents, h: History) -> tuple[dict[str, flo
     if shaped(h) and h.setting("algo.normalise_reward"):
         return numbers, []  # its values are in another unit
     entropy = h.last("learn/temperature") * abs(h.last("learn/entropy")) / (1 - min(gamma, 0.999))
-    scale, off = max(size, spread, 1e-6), numbers["value_mean"] - numbers["return_mean"]
-    evidence = f"values are {numbers['value_mean']:.4g} on average, discounted returns {numbers['return_mean']:.4g}"
-    found = []
-    if off > 0.6 * scale + entropy:
-        found.append(
-            Finding(
-                "values_overestimated",
-                "the agent expects far more than it gets",
-                evidence,
-                "Terminated states that are bootstrapped, the maximum over noisy values, or a target that follows "
-                "too fast.",
-                "Check that the environment says terminated (not truncated) where nothing follows; algo.double=true, "
-                "raise algo.target_every or lower algo.tau, lower algo.lr.",
-            )
+    close = correlation(truth, said)
+    if abs(numbers["value_mean"] - numbers["return_mean"]) <= 0.6 * max(size, spread, 1e-6) + entropy:
+        apart = explained < -0.5 and spread > 0.2 * size and close < 0.2
+        return numbers, [unexplained(explained, close)] if apart else []
+    return numbers, [misjudged(**numbers)]
+
+
+def misjudged(value_mean: float, return_mean: float, explained_variance: float) -> HealthFinding:
+    """Values far from returns."""
+    evidence = f"values are {value_mean:.4g} on average, discounted returns {return_mean:.4g}"
+    if value_mean > return_mean:
+        return HealthFinding(
+            "values_overestimated",
+            "the agent expects far more than it gets",
+            evidence,
+            "Terminated states that are bootstrapped, the maximum over noisy values, a target that follows too fast.",
+            "Check that the environment says terminated (not truncated) where nothing follows; algo.double=true, "
+            "raise algo.target_every or lower algo.tau, lower algo.lr.",
         )
-    elif off < -0.6 * scale - entropy:
-        found.append(
-            Finding(
-                "values_underestimated",
-                "the agent expects far less than it gets",
-                evidence,
-                "A target that is never updated, truncated episodes that are not bootstrapped, or values that have "
-                "not had the time to arrive.",
-                "Lower algo.target_every or raise algo.tau; raise algo.lr or train.budget; check that time limits are "
-                "truncated, not terminated.",
-            )
-        )
-    elif explained < -0.5 and spread > 0.2 * size and correlation(truth, said) < 0.2:
-        found.append(
-            Finding(
-                "critic_explains_nothing",
-                "values have nothing to do with returns",
-                f"explained variance {explained:.2f}, correlation {correlation(truth, said):.2f}",
-                "A critic that is not trained, or trained towards something else; observations that do not say what "
-                "is coming.",
-                "Check the critic's loss and its weight (algo.value_weight); raise the learning rate of the critic.",
-            )
-        )
-    return numbers, found
+    return HealthFinding(
+        "values_underestimated",
+        "the agent expects far less than it gets",
+        evidence,
+        "A target that is never updated, truncated episodes that are not bootstrapped, or values that have not had "
+        "the time to arrive.",
+        "Lower algo.target_every or raise algo.tau; raise algo.lr or train.budget; check that time limits are "
+        "truncated, not terminated.",
+    )
+
+
+def unexplained(explained: float, close: float) -> HealthFinding:
+    return HealthFinding(
+        "critic_explains_nothing",
+        "values have nothing to do with returns",
+        f"explained variance {explained:.2f}, correlation {close:.2f}",
+        "A critic that is not trained, or trained towards something else; observations that do not say what is coming.",
+        "Check the critic's loss and its weight (algo.value_weight); raise the learning rate of the critic.",
+    )
 
 
 def correlation(a: Tensor, b: Tensor) -> float:
     return float(torch.corrcoef(torch.stack([a, b]))[0, 1].nan_to_num())
 
 
-def observations(p: Played, trained: TrainedAgents, h: History) -> Iterator[Finding]:
+def observations(p: Played, trained: TrainedAgents, h: History) -> Iterator[HealthFinding]:
     """Vectors of numbers; images and choices have scales of their own."""
     every, large = [], []
     for name, leaf in p.obs.items():
@@ -120,7 +119,7 @@ def observations(p: Played, trained: TrainedAgents, h: History) -> Iterator[Find
         if leaf.dtype.is_floating_point and rows.shape[1] <= 1_000:
             large += [(float(rows.abs().quantile(0.99, dim=0).max()), name)] if len(rows) < 100_000 else []
     if all(every) and p.valid.sum() >= 50:
-        yield Finding(
+        yield HealthFinding(
             "observation_frozen",
             "the observation never changes",
             f"{int(p.valid.sum()):,} rows are equal",
@@ -129,7 +128,7 @@ def observations(p: Played, trained: TrainedAgents, h: History) -> Iterator[Find
         )
     most, name = max(large, default=(0.0, ""))
     if most > 100 and not h.setting("algo.net.normalise"):
-        yield Finding(
+        yield HealthFinding(
             "observation_scale",
             "observations are large, and not normalised",
             f"{name} reaches {most:.3g}; networks start out for numbers around 1",
@@ -138,10 +137,10 @@ def observations(p: Played, trained: TrainedAgents, h: History) -> Iterator[Find
         )
 
 
-def units(p: Played, trained: TrainedAgents, h: History) -> Iterator[Finding]:
+def units(p: Played, trained: TrainedAgents, h: History) -> Iterator[HealthFinding]:
     name, share = max(p.layers.items(), key=lambda both: both[1], default=("", 0.0))
     if share > 0.75:
-        yield Finding(
+        yield HealthFinding(
             "dead_units",
             "most units of a hidden layer never move",
             f"{100 * share:.0f} % of layer {name}",
@@ -150,11 +149,11 @@ def units(p: Played, trained: TrainedAgents, h: History) -> Iterator[Finding]:
         )
 
 
-def weights(p: Played, trained: TrainedAgents, h: History) -> Iterator[Finding]:
+def weights(p: Played, trained: TrainedAgents, h: History) -> Iterator[HealthFinding]:
     named = [(n, x) for n, x in trained.made[0][1].algo.model.named_parameters() if x.numel()]
     most, name = max(((float(x.detach().abs().max()), n) for n, x in named), default=(0.0, ""))
     if not most <= 1e3:
-        yield Finding(
+        yield HealthFinding(
             "weights_exploded",
             "weights are very large",
             f"{name} reaches {most:.3g}",
@@ -163,12 +162,12 @@ def weights(p: Played, trained: TrainedAgents, h: History) -> Iterator[Finding]:
         )
 
 
-def one_action(p: Played, trained: TrainedAgents, h: History) -> Iterator[Finding]:
+def one_action(p: Played, trained: TrainedAgents, h: History) -> Iterator[HealthFinding]:
     for name, leaf in p.action.items() if type(trained.spec.action) is Discrete else ():
         chosen = leaf[p.valid].flatten()
         share = float((chosen == chosen.mode().values).float().mean())
         if share > 0.99 and len(chosen) >= LEAST and not h.improved and trained.spec.action.n > 1:  # type: ignore[union-attr]
-            yield Finding(
+            yield HealthFinding(
                 "one_action",
                 "the agent does the same whatever it sees, and has not become better",
                 f"{name} is {int(chosen.mode().values)} in {100 * share:.0f} % of {len(chosen):,} steps",
@@ -177,7 +176,7 @@ def one_action(p: Played, trained: TrainedAgents, h: History) -> Iterator[Findin
             )
 
 
-def saturated(p: Played, trained: TrainedAgents, h: History) -> Iterator[Finding]:
+def saturated(p: Played, trained: TrainedAgents, h: History) -> Iterator[HealthFinding]:
     match trained.spec.action:
         case Box() as space if space.bounded and not h.improved:
             low, high = (torch.as_tensor(x, dtype=torch.float64) for x in (space.low, space.high))
@@ -185,7 +184,7 @@ def saturated(p: Played, trained: TrainedAgents, h: History) -> Iterator[Finding
             near = torch.minimum(chosen - low.flatten(), high.flatten() - chosen) <= 0.01 * (high - low).flatten()
             share = float(near.all(-1).float().mean())
             if share > 0.95:
-                yield Finding(
+                yield HealthFinding(
                     "actions_saturated",
                     "actions are at their bounds all the time, and the agent has not become better",
                     f"{100 * share:.0f} % of {len(chosen):,} steps",
@@ -196,10 +195,10 @@ def saturated(p: Played, trained: TrainedAgents, h: History) -> Iterator[Finding
                 )
 
 
-def endings(p: Played, trained: TrainedAgents, h: History) -> Iterator[Finding]:
+def endings(p: Played, trained: TrainedAgents, h: History) -> Iterator[HealthFinding]:
     lengths = {length for length, _ in p.lengths}
     if len(p.lengths) >= 8 and len(lengths) >= 4 and not any(term for _, term in p.lengths):
-        yield Finding(
+        yield HealthFinding(
             "endings_truncated",
             "episodes end at every length, and none is terminated",
             f"{len(p.lengths)} episodes of {min(lengths)} to {max(lengths)} steps, all truncated",
@@ -208,7 +207,7 @@ def endings(p: Played, trained: TrainedAgents, h: History) -> Iterator[Finding]:
             "Return terminated=True where the task itself is over, truncated=True only at a time limit.",
         )
     if len(p.lengths) >= 6 and len(lengths) == 1 and min(lengths) >= 50 and all(term for _, term in p.lengths):
-        yield Finding(
+        yield HealthFinding(
             "time_limit_terminates",
             "every episode is terminated at the same length: it looks like a time limit",
             f"{len(p.lengths)} episodes of {min(lengths)} steps",

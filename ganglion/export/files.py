@@ -17,7 +17,7 @@ from torch.export import ExportedProgram
 
 from ganglion.errors import UserError
 from ganglion.export import reader
-from ganglion.export.policy import Policy, Port
+from ganglion.export.policy import PolicyModule, Port
 from ganglion.export.program import program
 
 Array = NDArray[Any]
@@ -25,12 +25,12 @@ Runner = Callable[[Sequence[Array]], Sequence[Array]]
 READER = "ganglion_policy.py"  # what reads a numpy file, put beside it
 
 
-def write_torch(policy: Policy, exported: ExportedProgram, rows: int, out: Path) -> list[Path]:
+def write_torch(policy: PolicyModule, exported: ExportedProgram, rows: int, out: Path) -> list[Path]:
     torch.export.save(exported, out)
     return [out]
 
 
-def read_torch(policy: Policy, rows: int, out: Path) -> Runner:
+def read_torch(policy: PolicyModule, rows: int, out: Path) -> Runner:
     loaded = torch.export.load(out).module()
 
     def run(given: Sequence[Array]) -> Sequence[Array]:
@@ -40,7 +40,7 @@ def read_torch(policy: Policy, rows: int, out: Path) -> Runner:
     return run
 
 
-def write_onnx(policy: Policy, exported: ExportedProgram, rows: int, out: Path) -> list[Path]:
+def write_onnx(policy: PolicyModule, exported: ExportedProgram, rows: int, out: Path) -> list[Path]:
     onnx_package("onnx", "onnxscript")
     names = {"input_names": [p.name for p in policy.inputs], "output_names": [p.name for p in policy.outputs]}
     level = logging.root.manager.disable
@@ -59,7 +59,7 @@ def write_onnx(policy: Policy, exported: ExportedProgram, rows: int, out: Path) 
     return [out]
 
 
-def read_onnx(policy: Policy, rows: int, out: Path) -> Runner:
+def read_onnx(policy: PolicyModule, rows: int, out: Path) -> Runner:
     onnxruntime = onnx_package("onnxruntime")
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
@@ -81,7 +81,7 @@ def onnx_package(*names: str) -> Any:
         raise UserError('--to onnx needs packages. Try pip install "ganglion[onnx]"') from error
 
 
-def write_numpy(policy: Policy, exported: ExportedProgram, rows: int, out: Path) -> list[Path]:
+def write_numpy(policy: PolicyModule, exported: ExportedProgram, rows: int, out: Path) -> list[Path]:
     made = program(exported)
     unknown = sorted({op.name for op in made.ops} - reader.OPS.keys())
     if unknown:
@@ -102,7 +102,7 @@ def write_numpy(policy: Policy, exported: ExportedProgram, rows: int, out: Path)
     return [out, beside]
 
 
-def read_numpy(policy: Policy, rows: int, out: Path) -> Runner:
+def read_numpy(policy: PolicyModule, rows: int, out: Path) -> Runner:
     loaded: Any = reader.Policy(out)  # type: ignore[no-untyped-call]
     seen = len(policy.inputs) - (len(policy.memory) + 1 if policy.memory else 0)
 

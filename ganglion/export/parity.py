@@ -15,7 +15,7 @@ from ganglion import ops
 from ganglion.core import Past
 from ganglion.envs.gym_arrays import MASK, Leaf
 from ganglion.export.files import Array, Runner
-from ganglion.export.policy import Policy, part
+from ganglion.export.policy import PolicyModule, part
 from ganglion.runtime.build import build_env
 from ganglion.runtime.randomness import derive
 from ganglion.runtime.saved_agent import SavedAgent
@@ -33,7 +33,7 @@ class Parity(NamedTuple):
     latency_us: float  # of a call, median
 
 
-def compare(agent: SavedAgent, policy: Policy, runner: Runner, rows: int, count: int) -> Parity:
+def compare(agent: SavedAgent, policy: PolicyModule, runner: Runner, rows: int, count: int) -> Parity:
     """The agent plays `rows` slots; the exported one is shown the same, and remembers for itself."""
     env = build_env(agent.config, rows)
     step, past = env.reset(derive(agent.config.run.seed, "export")), agent.agent.start(rows)
@@ -65,7 +65,7 @@ def env_valid(step: Any) -> Tensor:
     return valid
 
 
-def expected(agent: SavedAgent, policy: Policy, action: Any, given: Sequence[Array]) -> list[Array]:
+def expected(agent: SavedAgent, policy: PolicyModule, action: Any, given: Sequence[Array]) -> list[Array]:
     """The agent's own action, and what it is chosen by as the network says it."""
     columns = agent._actions.outward(agent._actions.columns(action))
     with torch.no_grad():
@@ -73,7 +73,7 @@ def expected(agent: SavedAgent, policy: Policy, action: Any, given: Sequence[Arr
     return [*(np.asarray(x) for x in columns), *(x.numpy() for x in said[len(columns) :])]
 
 
-def as_given(policy: Policy, masked: bool, obs: Any) -> list[Array]:
+def as_given(policy: PolicyModule, masked: bool, obs: Any) -> list[Array]:
     """An observation of the environment's slots as an exported policy takes it."""
     tree = obs["obs"] if masked else obs
     shown = [restored(leaf, part(tree, leaf.path)) for leaf in policy.seen]

@@ -31,7 +31,7 @@ class Port(NamedTuple):
         return torch.zeros(rows, *self.shape, dtype=DTYPES[self.dtype])
 
 
-class Policy(nn.Module):
+class PolicyModule(nn.Module):
     """(parts of the observation, mask, memory, start) -> (parts of the action, what it was chosen by, memory)."""
 
     def __init__(self, agent: SavedAgent) -> None:

@@ -14,7 +14,7 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 
 from ganglion.errors import UserError
-from ganglion.export.policy import Policy
+from ganglion.export.policy import PolicyModule
 
 Array = NDArray[Any]
 SKIPPED = ("_assert_tensor_metadata", "_assert_scalar", "_assert_async")
@@ -41,7 +41,7 @@ class Program(NamedTuple):
     outputs: list[int]
 
 
-def traced(policy: Policy, rows: int) -> ExportedProgram:
+def traced(policy: PolicyModule, rows: int) -> ExportedProgram:
     """The function as torch.export sees it, for a batch of so many rows."""
     given = tuple(port.zeros(rows) for port in policy.inputs)
     try:

@@ -19,7 +19,7 @@ TRAIN, EVAL = "episode/return", "eval/return_mean"
 Event = Mapping[str, Any]
 
 
-class Finding(NamedTuple):
+class HealthFinding(NamedTuple):
     """Something that is wrong with a run."""
 
     rule: str  # its name in the documents
@@ -95,14 +95,14 @@ class History:
         return max(seen, default=0.0)
 
 
-Rule = Callable[[History], Iterator[Finding]]
+Rule = Callable[[History], Iterator[HealthFinding]]
 
 
-def not_finite(h: History) -> Iterator[Finding]:
+def not_finite(h: History) -> Iterator[HealthFinding]:
     for event in h.events:
         lost = [name for name, value in event.items() if name.startswith(("learn/", "episode/")) and value - value != 0]
         if lost:
-            yield Finding(
+            yield HealthFinding(
                 "not_finite",
                 "numbers are not finite",
                 f"{lost[0]} is {event[lost[0]]} at {event.get('env_steps', 0):,} env steps",
@@ -112,13 +112,13 @@ def not_finite(h: History) -> Iterator[Finding]:
             return
 
 
-def values_out_of_reach(h: History) -> Iterator[Finding]:
+def values_out_of_reach(h: History) -> Iterator[HealthFinding]:
     """Undiscounted returns bound what a value can be, as long as rewards have one sign."""
     if not h.has("learn/q", TRAIN, count=4) or shaped(h):
         return
     late, most = median(h.values("learn/q", 0.7)), max(h.scale, 1.0)
     if abs(late) > 5 * most:
-        yield Finding(
+        yield HealthFinding(
             "values_out_of_reach",
             "values are larger than any return that was ever seen",
             f"learn/q is {late:.4g}, the largest return {h.scale:.4g}",
@@ -135,9 +135,9 @@ def shaped(h: History) -> bool:
     return not plain or bool(h.setting("algo.bonus")) or bool(h.setting("algo.normalise_reward"))
 
 
-def no_updates(h: History) -> Iterator[Finding]:
+def no_updates(h: History) -> Iterator[HealthFinding]:
     if h.fraction > 0.5 and h.last("opt_steps") == 0 and h.last("env_steps") > 0:
-        yield Finding(
+        yield HealthFinding(
             "no_updates",
             "nothing has been learned: there was no update",
             f"{h.last('env_steps'):,.0f} env steps, 0 updates",
@@ -146,10 +146,10 @@ def no_updates(h: History) -> Iterator[Finding]:
         )
 
 
-def no_gradient(h: History) -> Iterator[Finding]:
+def no_gradient(h: History) -> Iterator[HealthFinding]:
     norms = h.values("learn/grad_norm")
     if len(norms) >= 4 and max(norms) < 1e-9:
-        yield Finding(
+        yield HealthFinding(
             "no_gradient",
             "gradients are zero: weights do not move",
             f"learn/grad_norm is at most {max(norms):.1g} in {len(norms)} records",
@@ -158,22 +158,22 @@ def no_gradient(h: History) -> Iterator[Finding]:
         )
 
 
-def rate_is_zero(h: History) -> Iterator[Finding]:
+def rate_is_zero(h: History) -> Iterator[HealthFinding]:
     rates = h.values("knob/lr", 0.0, 0.5)
     if len(rates) >= 4 and max(rates) < 1e-8:
-        yield Finding(
+        yield HealthFinding(
             "rate_is_zero", "the learning rate is zero", f"knob/lr is at most {max(rates):.1g}",
             "A schedule that ends too early, or a knob that was pinned.", "Set algo.lr.",
         )  # fmt: skip
 
 
-def entropy_collapsed(h: History) -> Iterator[Finding]:
+def entropy_collapsed(h: History) -> Iterator[HealthFinding]:
     """Of choices, whose entropy is between 0 and log n; that of real actions has no zero."""
     if not h.has("learn/entropy", count=5) or h.improved:
         return
     first, late = h.values("learn/entropy")[0], median(h.values("learn/entropy", 0.7))
     if first > 0.05 and -1e-4 < late < 0.05 * first:
-        yield Finding(
+        yield HealthFinding(
             "entropy_collapsed",
             "the agent has stopped trying anything, and has not become better",
             f"learn/entropy fell from {first:.3g} to {late:.2g}",
@@ -182,12 +182,12 @@ def entropy_collapsed(h: History) -> Iterator[Finding]:
         )
 
 
-def steps_too_large(h: History) -> Iterator[Finding]:
+def steps_too_large(h: History) -> Iterator[HealthFinding]:
     if not h.has("learn/kl", count=4):
         return
     kl, clipped = median(h.values("learn/kl", 0.2)), median(h.values("learn/clipped", 0.2) or [0.0])
     if kl > 0.15 or (kl > 0.08 and clipped > 0.6):
-        yield Finding(
+        yield HealthFinding(
             "steps_too_large",
             "each learning phase moves the agent far from the one that collected the rows",
             f"learn/kl is {kl:.3g} (0.003 to 0.05 is usual), {100 * clipped:.0f} % of ratios are clipped",
@@ -197,12 +197,12 @@ def steps_too_large(h: History) -> Iterator[Finding]:
         )
 
 
-def no_exploration(h: History) -> Iterator[Finding]:
+def no_exploration(h: History) -> Iterator[HealthFinding]:
     noisy = any(h.setting(f"algo.{name}") for name in ("noisy", "bonus"))
     for knob, setting in (("knob/epsilon", "algo.epsilon"), ("knob/noise", "algo.noise")):
         early = h.values(knob, 0.0, 0.3)
         if len(h.values(knob)) >= 4 and max(early) < 0.005 and not noisy:
-            yield Finding(
+            yield HealthFinding(
                 "no_exploration",
                 "training acts without exploration from the beginning",
                 f"{knob} is at most {max(early):.2g} in the first third",
@@ -211,9 +211,9 @@ def no_exploration(h: History) -> Iterator[Finding]:
             )
 
 
-def random_to_the_end(h: History) -> Iterator[Finding]:
+def random_to_the_end(h: History) -> Iterator[HealthFinding]:
     if h.fraction > 0.9 and h.last("knob/epsilon") > 0.5:
-        yield Finding(
+        yield HealthFinding(
             "random_to_the_end",
             "training still acts at random when the budget ends",
             f"knob/epsilon is {h.last('knob/epsilon'):.2g} at {100 * h.fraction:.0f} % of the budget",
@@ -222,11 +222,11 @@ def random_to_the_end(h: History) -> Iterator[Finding]:
         )
 
 
-def replay_too_young(h: History) -> Iterator[Finding]:
+def replay_too_young(h: History) -> Iterator[HealthFinding]:
     rows, batch = h.values("buffer/rows", 0.5), h.setting("algo.replay.batch")
     many = type(batch) is int and len(rows) >= 3 and h.last("env_steps") > 20 * batch
     if many and max(rows) < 8 * batch and max(rows) < 0.2 * h.last("env_steps"):
-        yield Finding(
+        yield HealthFinding(
             "replay_too_young",
             "the replay holds only what has just happened",
             f"{max(rows):,.0f} rows for batches of {batch}, of {h.last('env_steps'):,.0f} env steps",
@@ -235,10 +235,10 @@ def replay_too_young(h: History) -> Iterator[Finding]:
         )
 
 
-def replay_worn(h: History) -> Iterator[Finding]:
+def replay_worn(h: History) -> Iterator[HealthFinding]:
     use = h.last("buffer/use")
     if use > 2_000 and h.last("env_steps") > 1_000:
-        yield Finding(
+        yield HealthFinding(
             "replay_worn",
             "the same rows are learned from over and over",
             f"each row of the replay was drawn {use:,.0f} times on average",
@@ -247,12 +247,12 @@ def replay_worn(h: History) -> Iterator[Finding]:
         )
 
 
-def reward_scale(h: History) -> Iterator[Finding]:
+def reward_scale(h: History) -> Iterator[HealthFinding]:
     if not h.has(TRAIN, "episode/length", count=3) or shaped(h):
         return
     each = [abs(a) / max(b, 1.0) for a, b in zip(h.values(TRAIN), h.values("episode/length"))]
     if median(each) > 50:
-        yield Finding(
+        yield HealthFinding(
             "reward_scale",
             "rewards are large",
             f"{median(each):.3g} a step on average; around 1 is what default learning rates are for",
@@ -262,10 +262,10 @@ def reward_scale(h: History) -> Iterator[Finding]:
         )
 
 
-def no_reward(h: History) -> Iterator[Finding]:
+def no_reward(h: History) -> Iterator[HealthFinding]:
     totals = h.values(TRAIN)
     if h.fraction > 0.5 and len(totals) >= 5 and h.last("episodes") >= 20 and max(totals) == min(totals):
-        yield Finding(
+        yield HealthFinding(
             "no_reward",
             "every episode has the same return: there is nothing to learn from",
             f"{totals[0]:.4g} in all {h.last('episodes'):,.0f} episodes",
@@ -274,14 +274,14 @@ def no_reward(h: History) -> Iterator[Finding]:
         )
 
 
-def worse_than_at_first(h: History) -> Iterator[Finding]:
+def worse_than_at_first(h: History) -> Iterator[HealthFinding]:
     if not h.has(TRAIN, count=5) or h.fraction < 0.3:
         return
     start, *rest = h.tenths(TRAIN)
     late, best = median(rest[-3:]), max(rest)
     least = 0.2 * max(abs(start), 1e-6)
     if late < start - least and best < start + max(2 * least, start - late):
-        yield Finding(
+        yield HealthFinding(
             "worse_than_at_first",
             "the agent plays worse than the random one it began as",
             f"return {start:.4g} at first, {late:.4g} now",
@@ -290,7 +290,7 @@ def worse_than_at_first(h: History) -> Iterator[Finding]:
         )
 
 
-def evaluation_apart(h: History) -> Iterator[Finding]:
+def evaluation_apart(h: History) -> Iterator[HealthFinding]:
     if not h.has(TRAIN, EVAL, count=3) or h.fraction < 0.5:
         return  # an agent that has learned little explores better than it plays
     trained, scored = median(h.values(TRAIN, 2 / 3)), median(h.values(EVAL, 0.6))
@@ -298,7 +298,7 @@ def evaluation_apart(h: History) -> Iterator[Finding]:
     span = max(both) - min(both)
     if trained - scored > 0.5 * span and span > 0.1 * h.scale:
         other = h.setting("eval.env") is not None
-        yield Finding(
+        yield HealthFinding(
             "evaluation_apart",
             "the agent scores far less in evaluation than in training",
             f"return {trained:.4g} in training, {scored:.4g} in evaluation",
@@ -309,13 +309,13 @@ def evaluation_apart(h: History) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def temperature_high(h: History) -> Iterator[Finding]:
+def temperature_high(h: History) -> Iterator[HealthFinding]:
     if not h.has("learn/temperature", TRAIN, "episode/length", count=4) or h.fraction < 0.3 or h.improved:
         return
     warmth = median(h.values("learn/temperature", 0.7))
     each = median(abs(a) / max(b, 1.0) for a, b in zip(h.values(TRAIN, 0.5), h.values("episode/length", 0.5)))
     if warmth > each:
-        yield Finding(
+        yield HealthFinding(
             "temperature_high",
             "entropy counts more than rewards: the agent is paid for acting at random",
             f"learn/temperature is {warmth:.3g}, a reward {each:.3g}",
@@ -331,7 +331,7 @@ RULES: tuple[Rule, ...] = (
 )  # fmt: skip
 
 
-def findings(events: Sequence[Event], config: Mapping[str, Any]) -> list[Finding]:
+def findings(events: Sequence[Event], config: Mapping[str, Any]) -> list[HealthFinding]:
     """What the rules say of what was recorded."""
     history = History(events, config)
     return [found for rule in RULES for found in rule(history)]

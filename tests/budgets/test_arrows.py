@@ -57,6 +57,7 @@ ALLOWED: dict[str, set[str]] = {
     "data": {"core", "registry", "config", "ops", "nn", "buffers", "envs", "record", "runtime"},
     "doctor": {"core", "config", "ops", "nn", "record", "runtime"},
     "export": {"core", "ops", "envs", "runtime"},
+    "eject": {"", "config"},
     "launch": {"fleet", "processes", "record"},
     "zoo": set(),
 }
