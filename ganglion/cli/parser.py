@@ -22,6 +22,7 @@ from ganglion.cli import (
     play,
     record,
     replay,
+    report,
     resume,
     show,
     train,
@@ -44,6 +45,7 @@ COMMANDS = {
     "show": show,
     "compare": compare,
     "doctor": doctor,
+    "report": report,
     "export": export,
     "eject": eject,
     "check": check,
@@ -75,6 +77,7 @@ examples:
   ganglion doctor runs/cartpole-dqn-20260101-120000 what is wrong with a run, and what to change
   ganglion export runs/cartpole-dqn-20260101-120000 --to onnx       its agent, without Ganglion
   ganglion eject runs/cartpole-dqn-20260101-120000 > one.py         its algorithm, in one file
+  ganglion report runs/study                        one page of HTML; also Markdown, a model card
   ganglion check MyEnv-v0 --import my_module        is this environment fit to train on?
   ganglion bench cartpole/ppo                       how fast, where the time goes, how far from the limit
 

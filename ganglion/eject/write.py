@@ -45,7 +45,12 @@ KNOWN: Mapping[str, Mapping[str, str]] = {
     },
 }  # fmt: skip
 # What has to be so beside: a setting whose default the file does not have, or several of which it has some.
-NEEDED = {"sac": {"n_step": (1,)}, "td3": {"n_step": (1,)}, "ppo": {"net.init": ("orthogonal", "uniform")}, "dqn": {}}
+NEEDED: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
+    "sac": {"n_step": (1,)},
+    "td3": {"n_step": (1,)},
+    "ppo": {"net.init": ("orthogonal", "uniform")},
+    "dqn": {},
+}
 IGNORED = ("max_lag",)  # of distributed runs
 EITHER = ("net.grid", "net.images", "net.entities", "net.memory_size", "net.heads", "net.width")  # of other inputs
 IMPORTS = {

@@ -103,7 +103,7 @@ def write_numpy(policy: PolicyModule, exported: ExportedProgram, rows: int, out:
 
 
 def read_numpy(policy: PolicyModule, rows: int, out: Path) -> Runner:
-    loaded: Any = reader.Policy(out)  # type: ignore[no-untyped-call]
+    loaded: Any = reader.NumpyPolicy(out)  # type: ignore[no-untyped-call]
     seen = len(policy.inputs) - (len(policy.memory) + 1 if policy.memory else 0)
 
     def run(given: Sequence[Array]) -> Sequence[Array]:

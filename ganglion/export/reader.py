@@ -1,7 +1,7 @@
 # mypy: ignore-errors
 """Reads an agent that `ganglion export RUN --to numpy` wrote. Needs numpy alone; copy this file wherever you like.
 
-    policy = Policy("cartpole.npz")
+    policy = NumpyPolicy("cartpole.npz")
     action = policy(obs)                      # one observation, or for several parts policy(obs_a, obs_b, ...)
     outputs, names = policy.all(obs), policy.outputs      # everything it says: action, logits or values, ...
 
@@ -86,7 +86,7 @@ OPS = {
 }  # fmt: skip
 
 
-class Policy:
+class NumpyPolicy:
     def __init__(self, path):
         with np.load(path, allow_pickle=False) as file:
             self.about = json.loads(bytes(file["about"]).decode())

@@ -172,7 +172,7 @@ def entropy_collapsed(h: History) -> Iterator[HealthFinding]:
     if not h.has("learn/entropy", count=5) or h.improved:
         return
     first, late = h.values("learn/entropy")[0], median(h.values("learn/entropy", 0.7))
-    if first > 0.05 and -1e-4 < late < 0.05 * first:
+    if first > -1e-4 and -1e-4 < late < 0.05 * max(first, 0.05):
         yield HealthFinding(
             "entropy_collapsed",
             "the agent has stopped trying anything, and has not become better",
@@ -278,9 +278,9 @@ def worse_than_at_first(h: History) -> Iterator[HealthFinding]:
     if not h.has(TRAIN, count=5) or h.fraction < 0.3:
         return
     start, *rest = h.tenths(TRAIN)
-    late, best = median(rest[-3:]), max(rest)
+    late = median(rest[-3:])
     least = 0.2 * max(abs(start), 1e-6)
-    if late < start - least and best < start + max(2 * least, start - late):
+    if late < start - least:
         yield HealthFinding(
             "worse_than_at_first",
             "the agent plays worse than the random one it began as",

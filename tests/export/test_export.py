@@ -124,8 +124,8 @@ def test_the_reader_needs_numpy_alone(
     np.save(tmp_path / "seen.npy", seen)
     code = f"""
 import json, sys, numpy
-from {READER.removesuffix(".py")} import Policy
-policy, said = Policy("policy.npz"), []
+from {READER.removesuffix(".py")} import NumpyPolicy
+policy, said = NumpyPolicy("policy.npz"), []
 for episode in numpy.load("seen.npy"):
     policy.reset()
     said.append([int(policy(obs)) for obs in episode])
