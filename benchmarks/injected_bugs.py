@@ -303,6 +303,7 @@ def train(name: str, folder: Path) -> Path:
     if kinds:  # a copy of the algorithm has its settings
         base["algo"]["kind"] = kinds[0]
         own = [word for word in own if not word.startswith("algo.kind=")]
+    base["env"]["vector"] = False  # the copies have no vectorised version
     base["train"].update(budget=budget, target=None)
     base["log"] = {"every": "250 steps", "writers": ["jsonl"]}
     place = folder / name

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import yaml
 
-from ganglion import __version__
+from ganglion import registry
 from ganglion.analysis import svg
 from ganglion.analysis.compare import Comparison, compare
 from ganglion.analysis.runs import EVAL, TRAIN, RunData, RunGroup, flat, grouped
@@ -61,7 +61,8 @@ def facts(runs: Sequence[RunData], metric: str | None = None) -> Facts:
     groups = grouped(runs)
     known = {name for run in runs for name in run.metrics()}
     metric = metric or (EVAL if EVAL in known or TRAIN not in known else TRAIN)
-    notes, compared = [], None
+    notes: list[str] = []
+    compared = None
     try:
         compared = compare(runs, metric)
         notes += compared.notes
@@ -122,7 +123,11 @@ def differences(f: Facts) -> list[tuple[str, ...]]:
 
 def html(f: Facts) -> str:
     """One file: no script, nothing that is loaded from elsewhere."""
-    body = [f"<h1>{escape(f.title)}</h1>", f'<p class="soft">A report of Ganglion {__version__}</p>', table(rows(f))]
+    body = [
+        f"<h1>{escape(f.title)}</h1>",
+        f'<p class="soft">A report of Ganglion {registry.version()}</p>',
+        table(rows(f)),
+    ]
     if f.compared is not None:
         body += [f"<p>{escape(pair.verdict)}.</p>" for pair in f.compared.pairs]
         several = "; scaled to 0..1 within each environment" if len(f.compared.tasks) > 1 else ""
@@ -246,7 +251,7 @@ def card(run: RunData) -> str:
 
 # {plain(algo)} on {plain(task)}
 
-An agent trained with Ganglion {__version__} for {run.steps:,} env steps ({run.updates:,} updates), seed {run.seed}.
+An agent trained with Ganglion {registry.version()}: {run.steps:,} env steps, {run.updates:,} updates, seed {run.seed}.
 
 | evaluation | mean return | episodes |
 |---|---|---|
