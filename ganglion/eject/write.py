@@ -77,8 +77,8 @@ def one_file(cfg: RunConfig) -> str:
     head = (
         f'"""{NAMES[kind]} on {env}, in one file that needs torch and gymnasium.\n\n'
         "    python THIS_FILE.py        trains, and prints lines of env steps and mean return of an evaluation\n\n"
-        f"Written by `ganglion eject` (Ganglion {registry.version()}) from a run, with its settings. It repeats what the "
-        'run did in\ndistribution, not number for number.\n"""\n\n'
+        f"Written by `ganglion eject` (Ganglion {registry.version()}) from a run, with its settings. It repeats what\n"
+        'the run did in distribution, not number for number.\n"""\n\n'
     )
     imports = f"import gymnasium as gym\nimport numpy as np\nimport torch\n{IMPORTS[kind]}from torch import nn\n"
     settings = "\n".join(f"{name} = {value}" for name, value in constants(cfg))
