@@ -63,8 +63,7 @@ class LogSection(Config):
     @field_validator("writers")
     @classmethod
     def _different(cls, writers: tuple[WriterConfig, ...]) -> tuple[WriterConfig, ...]:
-        kinds = [w.kind for w in writers]
-        if len(set(kinds)) < len(kinds):
+        if len({writer.kind for writer in writers}) < len(writers):
             raise ValueError("should name each writer once")
         return writers
 
