@@ -1,4 +1,4 @@
-"""ATOC with communication and without, in a world that needs it: returns of every evaluation, and intervals of the last.
+"""ATOC with communication and without, in a world that needs it: returns of evaluations, intervals of the last ones.
 
     python benchmarks/communication.py --seeds 5 --out docs/results/communication.csv
 

@@ -95,6 +95,7 @@ TABLE: dict[str, dict[str, str]] = {
         "rware": "ganglion.envs.agent_games",
         "torch": "ganglion.envs.configs",
         "toy": "ganglion.envs.configs",
+        "vmas": "ganglion.envs.vmas",
     },
     "net": {
         "mlp": "ganglion.nn.nets",

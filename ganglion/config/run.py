@@ -184,15 +184,13 @@ class PlayerSection(Config):
     learn: bool = True  # false: it plays, and stays as it is
 
 
-Players = Mapping[str, PlayerSection] | str
-
-
 class RunConfig(Config):
     """All settings of a run."""
 
     algo: AlgoConfig
     env: EnvConfig
-    players: Players = Field(default_factory=dict)  # none: one player for all agents; each, roles: runtime/seats.py
+    # none: one player for all agents; each, roles: runtime/seats.py
+    players: Mapping[str, PlayerSection] | str = Field(default_factory=dict)
     league: MatchmakerConfig | None = None  # players that learn against each other
     train: TrainSection = TrainSection()
     eval: EvalSection = EvalSection()
@@ -226,9 +224,10 @@ class RunConfig(Config):
 
     @field_validator("players")
     @classmethod
-    def _names(cls, players: Players) -> Players:
-        if type(players) is str:
-            return players
+    def _names(cls, players: Mapping[str, PlayerSection] | str) -> Mapping[str, PlayerSection] | str:
+        match players:
+            case str():
+                return players
         for name in players:
             if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name) or name in RESERVED:
                 raise ValueError(f"{name[:80]!r} should be letters, digits, _ and -, and none of {', '.join(RESERVED)}")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from ganglion.config.run import RESERVED, Players, PlayerSection
+from ganglion.config.run import RESERVED, PlayerSection
 from ganglion.errors import UserError, nearest
 
 WORDS = ("each", "roles")  # a player for every agent, or for those whose names differ only by the number at their end
 
 
-def seated(players: Players, agents: Sequence[str]) -> Mapping[str, PlayerSection]:
+def seated(players: Mapping[str, PlayerSection] | str, agents: Sequence[str]) -> Mapping[str, PlayerSection]:
     match players:
         case str(how) if how not in WORDS:
             close = nearest(how, WORDS)

@@ -122,6 +122,7 @@ KINDS = (
     "{kind: colours}",
     "{kind: foraging}",
     "{kind: openspiel, id: x}",
+    "{kind: vmas, id: x}",
     "{kind: pettingzoo, id: x}",
     "{kind: particles, id: spread}",
     "{kind: remote}",

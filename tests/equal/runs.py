@@ -159,9 +159,9 @@ SORTS: dict[str, dict[str, Any]] = {
                  "net": {"hidden": [16], "memory": "gru", "memory_size": 8, "normalise": True}},
         "env": {"kind": "particles", "id": "speaker_listener", "slots": 6}},
     "coma": {
-        "algo": {"kind": "coma", "horizon": 12, "target_every": 3, "critic": {"hidden": [16], "normalise": True},
+        "algo": {"kind": "coma", "horizon": 4, "target_every": 3, "critic": {"hidden": [16], "normalise": True},
                  "net": {"hidden": [16], "memory": "gru", "memory_size": 8, "normalise": True}},
-        "env": {"kind": "foraging", "slots": 6, "wrap": [{"kind": "identity"}]}},
+        "env": {"kind": "foraging", "slots": 2, "wrap": [{"kind": "identity"}]}},
     "maddpg": {
         "algo": {"kind": "maddpg", "replay": {"sequence": 4, **REPLAY}, "critic": {"hidden": [16]}, "reward": "own",
                  "net": {"hidden": [16], "memory": "gru", "memory_size": 8},
