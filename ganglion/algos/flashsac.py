@@ -130,7 +130,7 @@ class FlashSAC(Algorithm[Sample[Transition], Sample[Transition]]):
     # ------------------------------------------------------------ acting
 
     def knobs(self, at: Progress) -> Mapping[str, float]:
-        return {"random": float(at.env_steps < self.cfg.limiter.begins), "lr": self.cfg.lr(at.fraction)}
+        return {"random": float(at.env_steps < self.cfg.limiter.begins), "lr": self.cfg.lr.at(at)}
 
     def draws(self) -> Draws:
         n = self.space.size

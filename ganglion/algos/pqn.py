@@ -84,7 +84,7 @@ class PQN(Algorithm[Rollout, PQNMinibatch]):
     # ------------------------------------------------------------ acting
 
     def knobs(self, at: Progress) -> Mapping[str, float]:
-        return {"lr": self.cfg.lr(at.fraction), "epsilon": self.cfg.epsilon(at.fraction)}
+        return {"lr": self.cfg.lr.at(at), "epsilon": self.cfg.epsilon.at(at)}
 
     def draws(self) -> Draws:
         return Draws(explore=ops.Greedy.draws, plan=ops.shuffle_draws(self.cfg.epochs))

@@ -77,7 +77,7 @@ class Reinforce(Algorithm[Rollout, Rollout]):
     # ------------------------------------------------------------ acting
 
     def knobs(self, at: Progress) -> Mapping[str, float]:
-        return {"lr": self.cfg.lr(at.fraction), "entropy_weight": self.cfg.entropy(at.fraction)}
+        return {"lr": self.cfg.lr.at(at), "entropy_weight": self.cfg.entropy.at(at)}
 
     def draws(self) -> Draws:
         return Draws(explore=ops.dist_draws(self.spec.action))

@@ -25,6 +25,7 @@ from ganglion.errors import UserError, nearest
 if TYPE_CHECKING:
     import torch
 
+    from ganglion.config.values import At
     from ganglion.core import Algorithm, Buffer, Env, EnvSpec, Limiter, Processor, Recipe, Space
 
 
@@ -353,6 +354,10 @@ class Schedule(Part, family="schedule"):
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             return {"kind": "constant", "value": value}
         return super().expand(value)
+
+    def at(self, now: At) -> float:
+        """What it is worth now."""
+        return self(now.fraction)
 
     def __call__(self, fraction: float) -> float:
         raise NotImplementedError(f"{type(self).__name__} has no value")
