@@ -15,7 +15,7 @@ from pydantic import (
     ValidationError,
     model_serializer,
     model_validator,
-)
+)  # fmt: skip
 from pydantic.fields import FieldInfo
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
@@ -156,6 +156,14 @@ class AlgoConfig(Part, family="algo"):
     bonus: BonusConfig | None = None  # a second reward, for what is new
 
     @classmethod
+    def expand(cls, value: object) -> object:
+        """`horizon: episode` is short for whole episodes of up to 1,000 rows."""
+        match value:
+            case {"horizon": "episode", **rest}:
+                return {"horizon": 1_000, "episodes": True, **rest}
+        return super().expand(value)
+
+    @classmethod
     def unknown(cls, key: str) -> str:
         """With the reason, where it is known why there is none, and the algorithms that have it."""
         if key not in cls.lacks:
@@ -258,6 +266,7 @@ class Fold(NamedTuple):
     recurrent: bool = False
     rollouts: bool = False
     keep: int = 1  # rollouts that stay at hand
+    episodes: bool = False  # rollouts are whole episodes
 
     @property
     def reach(self) -> int:

@@ -49,7 +49,9 @@ class Ramp(Schedule):
     until: Until = 1.0
 
     def at(self, now: At) -> float:
-        return self.reached(self.until.measure(now) / self.until.count) if type(self.until) is Every else super().at(now)
+        return (
+            self.reached(self.until.measure(now) / self.until.count) if type(self.until) is Every else super().at(now)
+        )
 
     def __call__(self, fraction: float) -> float:
         """Where `until` is an amount, the fraction is of that."""

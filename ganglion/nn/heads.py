@@ -108,7 +108,9 @@ class PolicyHead(nn.Module):
 
 
 class ValueHead(nn.Module):
-    """One value per row."""
+    """One value per row. Of some (`nn.popart`) the scale follows that of what is learned."""
+
+    variance: float | Tensor = 1.0
 
     def __init__(self, body: Body, init: Init) -> None:
         super().__init__()
@@ -116,6 +118,9 @@ class ValueHead(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.layer(x).squeeze(-1)
+
+    def follow(self, goal: Tensor, valid: Tensor) -> None:
+        """The scale of this one is fixed."""
 
 
 class ValueHeads(Linears):
