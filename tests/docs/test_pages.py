@@ -123,6 +123,7 @@ KINDS = (
     "{kind: foraging}",
     "{kind: pettingzoo, id: x}",
     "{kind: particles, id: spread}",
+    "{kind: remote}",
 )
 
 
