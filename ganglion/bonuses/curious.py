@@ -235,8 +235,10 @@ class Curious(Around[Surprised]):
         self.ahead.observe(rows.obs, rows.valid)
 
     def parts(self) -> Mapping[str, Stateful]:
-        ahead = {} if self.cfg.episodic else {"bonus_ahead": self.ahead, "bonus_ahead_optim": self.ahead_optim}
-        return {**self.inner.parts(), "bonus": self.bonus, "bonus_optim": self.optim, **ahead}
+        own: dict[str, Stateful] = {"bonus": self.bonus, "bonus_optim": self.optim}
+        if not self.cfg.episodic:
+            own |= {"bonus_ahead": self.ahead, "bonus_ahead_optim": self.ahead_optim}
+        return {**self.inner.parts(), **own}
 
 
 def seen_of(data: Rollout | Transition, counts: Tensor) -> Seen:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from sys import maxsize
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from pydantic import Field
@@ -32,6 +32,7 @@ class ReplayConfig(BufferConfig):
     max_use: Count | None = Field(None, ge=1)  # how often a row may be learned from
     max_staleness: Count | None = Field(None, ge=1)  # updates after which a row is not learned from any more
     relabel: RelabelConfig | None = None  # what is changed in transitions when they are sampled
+    store: Literal["memory", "disk"] = "memory"  # disk: in a file without a name, for replays larger than memory
 
     @property
     def warms(self) -> int:
@@ -62,6 +63,8 @@ class Replay:
         self.seen = keeper(spec, device)  # how observations are kept
         needs = self.history + fold.reach
         self.ring = SampledRing(max(cfg.capacity // self.slots, needs + 1), device, fold.gamma, not self.history)
+        if cfg.store == "disk":
+            self.ring.zeros = on_disk(device)
         self.most = self.ring.length - needs  # rows stored at once: all that complete a sequence are still there
         self.size = self.ring.length * self.slots
         self.usage = Usage(self.ring.length, self.slots, device)
@@ -167,6 +170,15 @@ class Replay:
         self.ring.restore(under(state, "ring"))
         if self.relabel is not None and self.ring.rows is not None:
             self.relabel.rebuilt(self.ring.held)
+
+
+def on_disk(device: torch.device) -> Callable[..., Tensor]:
+    """Makes arrays in files."""
+    from ganglion.mapped import Mapped
+
+    if device.type != "cpu":
+        raise UserError(f"algo.replay.store: disk is for run.device cpu, not {device.type}.")
+    return Mapped("algo.replay.store")
 
 
 class Gathering:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from itertools import pairwise
 from math import cos, pi
 from typing import Annotated, Self
@@ -17,13 +18,16 @@ Single = Annotated[float, within(-1e30, 1e30)]  # fits float32; what it is for s
 
 def _read_until(value: object) -> object:
     """A fraction of the budget as it is, all else as an amount."""
-    if type(value) in (int, float, Every) and (type(value) is Every or 0 < value <= 1):
-        return value
-    try:
-        found = Every.parse(str(value))
-    except ValueError:
-        found = Every.parse("never")
-    if found.unit == "never":
+    found: object = None
+    match value:
+        case Every() | bool():
+            found = value
+        case int() | float() if 0 < value <= 1:
+            return value
+        case _:
+            with suppress(ValueError):
+                found = Every.parse(str(value))
+    if type(found) is not Every or found.unit == "never":
         raise ValueError("should be a fraction of the budget, above 0 and up to 1, or an amount such as '10k steps'")
     return found
 
@@ -49,13 +53,18 @@ class Ramp(Schedule):
     until: Until = 1.0
 
     def at(self, now: At) -> float:
-        return (
-            self.reached(self.until.measure(now) / self.until.count) if type(self.until) is Every else super().at(now)
-        )
+        match self.until:
+            case Every() as span:
+                return self.reached(span.measure(now) / span.count)
+        return super().at(now)
 
     def __call__(self, fraction: float) -> float:
         """Where `until` is an amount, the fraction is of that."""
-        return self.reached(fraction if type(self.until) is Every else fraction / self.until)
+        match self.until:
+            case Every():
+                return self.reached(fraction)
+            case share:
+                return self.reached(fraction / share)
 
     def reached(self, way: float) -> float:
         way = min(max(way, 0.0), 1.0)

@@ -110,14 +110,16 @@ class PolicyHead(nn.Module):
 class ValueHead(nn.Module):
     """One value per row. Of some (`nn.popart`) the scale follows that of what is learned."""
 
-    variance: float | Tensor = 1.0
-
     def __init__(self, body: Body, init: Init) -> None:
         super().__init__()
         self.layer = LinearHead(body, 1, init, gain=1.0)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.layer(x).squeeze(-1)
+
+    @property
+    def variance(self) -> float | Tensor:
+        return 1.0
 
     def follow(self, goal: Tensor, valid: Tensor) -> None:
         """The scale of this one is fixed."""

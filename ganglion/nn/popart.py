@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import torch
 from torch import Tensor
 
@@ -29,11 +31,12 @@ class PopArtHead(ValueHead):
         return super().forward(x) * self.moments().std() + self.mean
 
     def moments(self) -> ops.Moments:
-        return ops.Moments(self.mean.clone(), self.variance, self.moved)
+        return ops.Moments(self.mean.clone(), (self.square - self.mean.square()).clamp(min=1e-4), self.moved)
 
     @property
     def variance(self) -> Tensor:
-        return (self.square - self.mean.square()).clamp(min=1e-4)
+        """What a loss is divided by; before the first goals are seen it has no gradient, which could be of any size."""
+        return torch.where(self.moved > 0, self.moments().var, inf)
 
     @torch.no_grad()
     def follow(self, goal: Tensor, valid: Tensor) -> None:
