@@ -33,6 +33,13 @@ class Mapped:
         return torch.from_numpy(raw).view(dtype).view(shape)
 
 
+def on_disk(setting: str, device: torch.device) -> Mapped:
+    """For a setting that asks for a disk; refused where arrays belong elsewhere."""
+    if device.type != "cpu":
+        raise UserError(f"{setting}: disk is for run.device cpu, not {device.type}.")
+    return Mapped(setting)
+
+
 def too_large(size: int) -> bool:
     """Whether so many bytes would take more than half of the machine's memory."""
     return size > os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2

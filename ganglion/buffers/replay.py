@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from sys import maxsize
 from typing import Any, Literal
 
@@ -64,7 +64,9 @@ class Replay:
         needs = self.history + fold.reach
         self.ring = SampledRing(max(cfg.capacity // self.slots, needs + 1), device, fold.gamma, not self.history)
         if cfg.store == "disk":
-            self.ring.zeros = on_disk(device)
+            from ganglion.mapped import on_disk
+
+            self.ring.zeros = on_disk("algo.replay.store", device)
         self.most = self.ring.length - needs  # rows stored at once: all that complete a sequence are still there
         self.size = self.ring.length * self.slots
         self.usage = Usage(self.ring.length, self.slots, device)
@@ -170,15 +172,6 @@ class Replay:
         self.ring.restore(under(state, "ring"))
         if self.relabel is not None and self.ring.rows is not None:
             self.relabel.rebuilt(self.ring.held)
-
-
-def on_disk(device: torch.device) -> Callable[..., Tensor]:
-    """Makes arrays in files."""
-    from ganglion.mapped import Mapped
-
-    if device.type != "cpu":
-        raise UserError(f"algo.replay.store: disk is for run.device cpu, not {device.type}.")
-    return Mapped("algo.replay.store")
 
 
 class Gathering:

@@ -14,6 +14,7 @@ from ganglion.config.model import (
     Part,
     ProcessorConfig,
     RelabelConfig,
+    ResetsConfig,
     Schedule,
     WrapperConfig,
     WriterConfig,
@@ -36,6 +37,6 @@ __all__ = [
     "FRESH", "AlgoConfig", "Amount", "BonusConfig", "BufferConfig", "Config", "Count", "DataSection", "EnvConfig",
     "EvalSection", "Every", "FleetSection", "Fold", "LimiterConfig", "LogSection", "MatchmakerConfig", "NetConfig",
     "NonNegative", "Part", "Positive", "ProcessorConfig", "Rate", "RateSchedule", "Real", "RelabelConfig",
-    "RunConfig", "RunSection", "SaveSection", "Schedule", "Share", "TrainSection", "WrapperConfig", "WriterConfig",
-    "constant", "cosine", "every", "exponential", "linear", "piecewise", "register",
+    "ResetsConfig", "RunConfig", "RunSection", "SaveSection", "Schedule", "Share", "TrainSection", "WrapperConfig",
+    "WriterConfig", "constant", "cosine", "every", "exponential", "linear", "piecewise", "register",
 ]  # fmt: skip

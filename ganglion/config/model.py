@@ -140,6 +140,14 @@ class BonusConfig(Part, family="bonus"):
         raise NotImplementedError(f"{type(self).__name__} has no build")
 
 
+class ResetsConfig(Part, family="resets"):
+    """Networks that begin anew at intervals."""
+
+    def build(self, inner: Algorithm[Any, Any], cfg: AlgoConfig, spec: EnvSpec) -> Algorithm[Any, Any]:
+        """The algorithm, with its resets; `cfg` makes new networks."""
+        raise NotImplementedError(f"{type(self).__name__} has no build")
+
+
 # What algorithms lack that learn from what they have just collected.
 FRESH = {
     "n_step": "its returns weigh sums of every length (lam) over whole rollouts",
@@ -154,6 +162,7 @@ class AlgoConfig(Part, family="algo"):
     imitates: ClassVar[bool] = False  # whether it learns from demonstrations beside an environment
     lacks: ClassVar[Mapping[str, str]] = {}  # settings that others have and it has not, and why
     bonus: BonusConfig | None = None  # a second reward, for what is new
+    resets: ResetsConfig | None = None  # at intervals networks begin anew
 
     @classmethod
     def expand(cls, value: object) -> object:
@@ -176,7 +185,8 @@ class AlgoConfig(Part, family="algo"):
         if self.bonus is not None and "bonus" in self.lacks:
             raise UserError(f"algo.bonus: {self.unknown('bonus')}")
         made = self.build(spec)
-        return made if self.bonus is None else self.bonus.build(made, spec)
+        made = made if self.bonus is None else self.bonus.build(made, spec)
+        return made if self.resets is None else self.resets.build(made, self, spec)
 
     @classmethod
     def accepts(cls, space: Space) -> bool:

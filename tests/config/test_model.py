@@ -78,7 +78,7 @@ def test_what_is_refused(settings: dict[str, Any], message: str) -> None:
 
 def test_plain_values_say_their_kind_first() -> None:
     plain = Sketch().plain()
-    assert list(plain)[:3] == ["kind", "bonus", "lr"]
+    assert list(plain)[:4] == ["kind", "bonus", "resets", "lr"]
     assert plain["net"] == {"kind": "wide", "hidden": [120, 84], "activation": "tanh"}
     assert plain == Sketch().model_dump()
 

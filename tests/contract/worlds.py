@@ -88,6 +88,8 @@ CASES = [
     Case("dqn-grid", "dqn", THREE, GRID, over(DQN, net={"grid": "conv"})),
     Case("dqn-noisy", "dqn", THREE, MASKED, over(DQN, noisy=0.5, epsilon=0.1, dueling=True, tau=0.01,
          net={"memory": "gru", "memory_size": 8})),
+    Case("dqn-resets", "dqn", TWO, MIXED, over(DQN, resets={"kind": "shrink", "every": 2}, net={"normalise": True})),
+    Case("sac-resets", "sac", ARM, settings=over(SAC, resets={"kind": "shrink", "every": 3}, bonus=RND)),
     Case("dqn-munchausen", "dqn", THREE, MASKED, over(DQN, munchausen=0.9, n_step=2)),
     Case("alphazero", "alphazero", Discrete(9), THREE_IN_A_ROW, ALPHA, rules=rules_of("tictactoe")),
     Case("alphazero-gumbel", "alphazero", Discrete(9), THREE_IN_A_ROW, over(ALPHA, search="gumbel", lam=0.5,
