@@ -27,9 +27,7 @@ def pyplot() -> Any:
 
 def curves(groups: Sequence[RunGroup], metric: str = EVAL, out: str = "curves.png") -> None:
     """One panel per environment: the mean of each group over its runs, and its 95 % interval."""
-    path = Path(out)
-    if path.suffix not in KINDS:
-        raise UserError(f"--plot: {out[:200]!r} should end in one of {', '.join(KINDS)}.")
+    check_picture(out)
     plt = pyplot()
     tasks = sorted({task for group in groups for task in group.tasks})
     figure, panels = plt.subplots(1, len(tasks), figsize=(5.2 * len(tasks), 3.6), squeeze=False)
@@ -43,13 +41,25 @@ def curves(groups: Sequence[RunGroup], metric: str = EVAL, out: str = "curves.pn
         axes.tick_params(labelsize=8)
     panels[0][0].set_ylabel(metric, fontsize=9)
     panels[0][-1].legend(fontsize=8, frameon=False)
+    finish(figure, out)
+
+
+def check_picture(out: str) -> None:
+    """Refuses other kinds of files."""
+    if Path(out).suffix not in KINDS:
+        raise UserError(f"--plot: {out[:200]!r} should end in one of {', '.join(KINDS)}.")
+
+
+def finish(figure: Any, out: str) -> None:
+    """Writes a picture, and lets go of it."""
+    check_picture(out)
     figure.tight_layout()
     try:
-        figure.savefig(path, dpi=140)
+        figure.savefig(out, dpi=140)
     except OSError as error:
         raise UserError(f"--plot: {out[:200]} cannot be written: {error.strerror}.") from error
     finally:
-        plt.close(figure)
+        pyplot().close(figure)
 
 
 def draw(axes: Any, group: RunGroup, task: str, metric: str, colour: str) -> None:
