@@ -371,7 +371,7 @@ class Schedule(Part, family="schedule"):
 
     @classmethod
     def expand(cls, value: object) -> object:
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
+        if type(value) in (int, float):
             return {"kind": "constant", "value": value}
         return super().expand(value)
 
