@@ -97,6 +97,8 @@ CASES = [
     Case("muzero", "muzero", TWO, settings=over(ALPHA, unroll=2)),
     Case("muzero-all", "muzero", THREE, MASKED, over(ALPHA, unroll=2, players=2, consistency=2.0, lam=0.9,
          search="gumbel", considered=1, replay={"kind": "prioritised"}, net={"normalise": True})),
+    Case("muzero-efficient", "muzero", TWO, settings=over(ALPHA, unroll=2, simulations=4, consistency=2.0,
+         value_prefix=True, reanalyse=0.5)),
     Case("bootstrapped_dqn", "bootstrapped_dqn", TWO, settings=DQN),
     Case("bootstrapped_dqn-all", "bootstrapped_dqn", THREE, MASKED, over(DQN, heads=4, share=0.5, evaluation="mean",
          n_step=3, loss="huber", epsilon=0.1, replay={"kind": "prioritised", "sequence": 4},
