@@ -1,8 +1,8 @@
 """MuZero (Schrittwieser et al. 2020): a tree search in a learned model, which is right where the search looks.
 
 With `search: gumbel` it is Gumbel MuZero (Danihelka et al. 2022), with `consistency` its latent states follow what is
-seen, with `value_prefix` it predicts sums of rewards (both Ye et al. 2021), with `reanalyse` some of what it learns from
-is searched anew (Schrittwieser et al. 2021). Sequences are [T, B, ...]: the model is unrolled from their first row.
+seen, with `value_prefix` it predicts sums of rewards (both Ye et al. 2021), with `reanalyse` some of its targets are
+searched anew (Schrittwieser et al. 2021). Sequences are [T, B, ...]: the model is unrolled from their first row.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ from ganglion.core import (
     Stateful, Update,
 )  # fmt: skip
 from ganglion.errors import UserError
-from ganglion.nn.latent_model import LatentModel, LatentState, Support, unrolled
+from ganglion.nn.latent_model import LatentModel, LatentState, unrolled
+from ganglion.nn.support import Support
 
 
 @register("algo", "muzero")
@@ -89,7 +90,7 @@ class MuZero(Algorithm[Sample[Rollout], Sample[Rollout]]):
         if cfg.net.recurrent:
             raise UserError("algo.net.memory: muzero has none. Accepted: none.")
         self.cfg, self.sign = cfg, 1.0 if cfg.players == 1 else -1.0
-        self.actions, self.support = nn.discrete_actions(cfg, spec), Support(cfg.support)
+        self.actions, self.support = nn.discrete_actions(cfg, spec), Support(cfg.support, 2 * cfg.support + 1)
         sizes, prefix = (self.actions, self.actions), cfg.unroll * cfg.value_prefix
         self.model = LatentModel(cfg.net, spec, *sizes, self.support, prefix, cfg.consistency > 0)
         self.optim = nn.optimiser(cfg.optim, self.model, lr=cfg.lr(0.0), max_norm=cfg.max_norm)

@@ -12,30 +12,9 @@ from ganglion.core import EnvSpec, Memory, Obs, Past
 from ganglion.nn.cells import CellMemory, step
 from ganglion.nn.layers import LinearHead
 from ganglion.nn.nets import Encoded, MLPConfig
+from ganglion.nn.support import Support
 
 Nothing = tuple[()]
-
-
-class Support(NamedTuple):
-    """Numbers as distributions over 2 size + 1 points of the scale of `ops.rescale` (Schrittwieser et al. 2020)."""
-
-    size: int
-
-    @property
-    def bins(self) -> int:
-        return 2 * self.size + 1
-
-    def points(self, like: Tensor) -> Tensor:
-        return torch.arange(-self.size, self.size + 1, device=like.device, dtype=like.dtype)
-
-    def number(self, logits: Tensor) -> Tensor:
-        """What logits stand for: [..., bins] -> [...]."""
-        return ops.unrescale(ops.from_two_hot(logits.softmax(-1), self.points(logits)))
-
-    def cross_entropy(self, logits: Tensor, number: Tensor) -> Tensor:
-        """Of logits with the two-hot of a number, [...]."""
-        goal = ops.two_hot(ops.rescale(number), self.points(logits))
-        return -(goal * logits.log_softmax(-1)).sum(-1)
 
 
 class LatentState(NamedTuple):

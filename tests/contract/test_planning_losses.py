@@ -78,7 +78,7 @@ class Means:
 
 @pytest.mark.parametrize("name", ["muzero", "muzero-efficient"])
 def test_the_loss_of_muzero(name: str) -> None:
-    """Its model unrolled step by step, and the cross-entropy of two-hot numbers by hand; with a value prefix of sums."""
+    """Its model unrolled step by step, and the cross-entropy of two-hot numbers by hand; with a prefix, of sums."""
     bench = Bench(BY_NAME[name])
     bench.train(3)
     mini, noise, at = bench.learnable()
