@@ -20,10 +20,11 @@ from ganglion.config import (
     AlgoConfig, BufferConfig, Count, LimiterConfig, NonNegative, Positive, ProcessorConfig, Rate, register,
 )  # fmt: skip
 from ganglion.core import (
-    Acted, Action, Algorithm, Box, Composite, Discrete, Draw, Draws, EnvSpec, Knobs, Memory, Noise, Obs, Past,
+    Acted, Action, Algorithm, Box, Composite, Draw, Draws, EnvSpec, Knobs, Memory, Noise, Obs, Past,
     Prediction, Recipe, Rollout, Sample, Stateful, Update,
 )  # fmt: skip
 from ganglion.errors import UserError
+from ganglion.nn.heads import parts
 from ganglion.nn.inputs import Reading, flat_size, flatten
 from ganglion.nn.state_space import StateSpace, WorldState, kl
 from ganglion.nn.support import Support
@@ -162,7 +163,8 @@ class Dreamer(Algorithm[Sample[Rollout], Sample[Rollout]]):
     def learn(self, mini: Sample[Rollout], knobs: Knobs, noise: Noise) -> Update:
         r, weight, groups = mini.data, mini.weight, self.model.world.groups
         seen = self.watched(r, noise)
-        terms = self.wrong(r, seen, weight)
+        image = self.blurred(r, seen)
+        terms = self.wrong(r, seen, image, weight)
         cfg = self.cfg
         kls = cfg.dynamics_weight * terms["dynamics"] + cfg.posterior_weight * terms["posterior"]
         norm = self.optim.step(terms["image"] + terms["reward"] + terms["goes_on"] + kls)
@@ -170,7 +172,7 @@ class Dreamer(Algorithm[Sample[Rollout], Sample[Rollout]]):
         numbers = ops.map_tree(lambda x: x.flatten(0, 1)[None], Noise(noise.uniform[..., groups:], noise.normal))
         metrics = {**terms, **self.improve(start, weight.flatten(), numbers), "grad_norm": norm}
         self.target.follow(self.model, cfg.tau)
-        return Update({k: v.detach() for k, v in metrics.items()}, ops.empty(weight))
+        return Update({k: v.detach() for k, v in metrics.items()}, ops.sequence_priority(image[:-1], weight))
 
     def watched(self, r: Rollout, noise: Noise) -> Watched:
         """The states of the world at T rows and the one that follows them."""
@@ -191,13 +193,16 @@ class Dreamer(Algorithm[Sample[Rollout], Sample[Rollout]]):
         whole = ops.concat(states)
         return Watched(whole, world.log_probs(world.prior(whole.deter)), torch.cat(posteriors))
 
-    def wrong(self, r: Rollout, seen: Watched, weight: Tensor) -> dict[str, Tensor]:
+    def blurred(self, r: Rollout, seen: Watched) -> Tensor:
+        """How far what is decoded is from what was seen, [T + 1, B]."""
+        goal = ops.symlog(flatten(ops.concat([r.obs, r.last[0]]), self.spec.obs, FLAT))
+        return (self.model.decoder(seen.state.features) - goal).square().sum(-1)
+
+    def wrong(self, r: Rollout, seen: Watched, image: Tensor, weight: Tensor) -> dict[str, Tensor]:
         """How wrong the model is: about what was seen, and about what followed each action."""
         model, features = self.model, seen.state.features
         none = torch.zeros_like(weight[:1])
         shown = torch.maximum(torch.cat([weight, none]), torch.cat([none, weight]))  # of rows, and of endings
-        goal = ops.symlog(flatten(ops.concat([r.obs, r.last[0]]), self.spec.obs, FLAT))
-        image = (model.decoder(features) - goal).square().sum(-1)
         ways = kl(seen.posterior.detach(), seen.prior), kl(seen.posterior, seen.prior.detach())
         dynamics, posterior = (ops.weighted_mean(x.clamp(min=self.cfg.free), shown) for x in ways)
         reward = self.support.cross_entropy(model.reward(features[1:]), r.reward)
@@ -231,7 +236,7 @@ class Dreamer(Algorithm[Sample[Rollout], Sample[Rollout]]):
         mean, entropy = ops.weighted_mean(value[:-1], weight), ops.weighted_mean(entropy, weight)
         return {"actor": actor, "critic": critic, "value": mean, "entropy": entropy}
 
-    def dreamed(self, state: WorldState, noise: Noise) -> tuple[Tensor, Tensor]:
+    def dreamed(self, state: WorldState, noise: Noise) -> tuple[Tensor, Action]:
         """H steps of the actor in the model: features of H + 1 states [H + 1, N, size], and H actions."""
         act, groups = ops.dist_draws(self.space), self.model.world.groups
         sizes = groups + act.uniform, act.normal
@@ -242,7 +247,7 @@ class Dreamer(Algorithm[Sample[Rollout], Sample[Rollout]]):
             state = self.model.world.imagined(state, self.encoded(action), uniform[..., :groups])
             features.append(state.features)
             actions.append(action)
-        return torch.cat(features), torch.cat(actions)
+        return torch.cat(features), ops.concat(actions)
 
     def rescaled(self, goal: Tensor) -> Tensor:
         """The running distance of the 5th and the 95th percentile of returns, at least 1."""
@@ -260,9 +265,6 @@ def encoded_size(spec: EnvSpec) -> int:
     """How many numbers an action is; refuses what cannot be imagined."""
     if type(spec.obs) is Composite and "action_mask" in spec.obs.items:
         raise UserError("env: dreamer has no form for an action_mask: what is legal in a dream is not known.")
-    match spec.action:
-        case Discrete() as choice:
-            return choice.n
-        case Box() as box if box.bounded:
-            return box.size
-    raise UserError(f"env: dreamer acts by one choice or a bounded Box, not by {spec.action}.")
+    if any(type(part) is Box and not part.bounded for part in parts(spec.action)):
+        raise UserError(f"env: dreamer acts within bounds, and {spec.name} has an action space without: {spec.action}.")
+    return flat_size(spec.action)

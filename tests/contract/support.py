@@ -15,6 +15,7 @@ from ganglion import registry
 from ganglion.config import AlgoConfig, RunConfig
 from ganglion.config.files import resolve
 from ganglion.core import Box, Composite, Discrete, EnvSpec, MultiDiscrete, Space
+from ganglion.envs.board_games import rules_of
 from ganglion.envs.joint_actions import Joint
 from ganglion.errors import UserError
 from ganglion.runtime.build import build
@@ -40,6 +41,7 @@ from tests.contract.worlds import (
     ROLLOUT,
     SAC,
     THREE,
+    THREE_IN_A_ROW,
     TRPO,
     over,
 )  # fmt: skip
@@ -126,6 +128,8 @@ def run_config(cfg: AlgoConfig, spec: EnvSpec, seed: int = 0, **run: Any) -> Run
     """Of a run in a small world with such actions."""
     continuous = isinstance(spec.action, Box)
     env: Settings = {"kind": "toy", "id": "identity", "slots": spec.slots, "continuous": continuous}
+    if spec.rules is not None:
+        env = {"kind": "board", "id": "tictactoe", "slots": spec.slots}
     if isinstance(spec.action, Composite):
         env = {"kind": "toy", "id": "hybrid", "slots": spec.slots}
     chosen = {"seed": seed, "device": "cpu", "fast": "eager", **run}
@@ -170,6 +174,8 @@ FEATURES: dict[str, Feature] = {
     "ray": Feature("distributed runs", run=through_broker),
     "resume": Feature("bit-exact resume", run=has_case),
 }
+BOARD: dict[str, Any] = {"obs": THREE_IN_A_ROW, "action": Discrete(9), "rules": rules_of("tictactoe")}
+ON_BOARDS = {"alphazero"}  # asked there for all that does not ask for other observations or actions
 NATIVE: Mapping[str, Space] = {"any": THREE, "discrete": Discrete(4), "bounded": ARM, "hybrid": HYBRID}
 
 
@@ -194,6 +200,8 @@ def attempt(algo: str, name: str) -> Cell:
     if kind.actions == "hybrid" and feature.hybrid is not None:
         action, obs = HYBRID, feature.hybrid
     spec = EnvSpec(obs, action, feature.slots, "world")
+    if algo in ON_BOARDS and (name == "mask" or (obs == Box((4,)) and feature.action is None)):
+        spec = EnvSpec(slots=feature.slots, name="tictactoe", **BOARD)
     try:
         cfg = resolved(algo, feature.settings).algo
         (feature.run or updates)(cfg, spec)
