@@ -57,6 +57,7 @@ TABLE: dict[str, dict[str, str]] = {
         "redq": "ganglion.algos.redq",
         "reinforce": "ganglion.algos.reinforce",
         "sac": "ganglion.algos.sac",
+        "sampled_muzero": "ganglion.algos.sampled_muzero",
         "sqil": "ganglion.algos.sqil",
         "td3": "ganglion.algos.td3",
         "td3_bc": "ganglion.algos.td3_bc",

@@ -70,6 +70,8 @@ class DreamerConfig(AlgoConfig):
 class DreamModel(nn.Encoded):
     """A world as it is understood; what is done in it, and what that is worth."""
 
+    scale: Tensor  # of returns, as the actor sees them
+
     def __init__(self, cfg: DreamerConfig, spec: EnvSpec, size: int) -> None:
         super().__init__(cfg.net, spec.obs)
         self.recurrent, self.size, body = True, size, cfg.net.body
@@ -82,7 +84,11 @@ class DreamModel(nn.Encoded):
                 (cfg.bins, 0.01),
             )
         )  # fmt: skip
-        self.register_buffer("scale", torch.ones(()))  # of returns, as the actor sees them
+        self.register_buffer("scale", torch.ones(()))
+
+    def parts(self, *without: str) -> list[torch.nn.Module]:
+        """All but some."""
+        return [part for name, part in self.named_children() if name not in without]
 
     def initial(self, slots: int) -> Memory:
         """The state of the world, and the action that led out of it."""
@@ -117,8 +123,7 @@ class Dreamer(Algorithm[Sample[Rollout], Sample[Rollout]]):
         self.model = DreamModel(cfg, spec, size)
         self.target = nn.Lagged(self.model)
         m, limit = self.model, cfg.max_norm
-        world = m.encoder, m.world, m.decoder, m.reward, m.goes_on
-        self.optim = nn.optimiser(cfg.optim, *world, lr=cfg.lr, max_norm=limit)
+        self.optim = nn.optimiser(cfg.optim, *m.parts("actor", "critic"), lr=cfg.lr, max_norm=limit)
         self.actor_optim = nn.optimiser(cfg.optim, m.actor, lr=cfg.lr_actor, max_norm=limit)
         self.critic_optim = nn.optimiser(cfg.optim, m.critic, lr=cfg.lr_actor, max_norm=limit)
 
@@ -264,7 +269,7 @@ class Dreamer(Algorithm[Sample[Rollout], Sample[Rollout]]):
 def encoded_size(spec: EnvSpec) -> int:
     """How many numbers an action is; refuses what cannot be imagined."""
     if type(spec.obs) is Composite and "action_mask" in spec.obs.items:
-        raise UserError("env: dreamer has no form for an action_mask: what is legal in a dream is not known.")
+        raise UserError("env: dreamer knows nothing of what is legal in a dream, no action_mask. Try muzero or ppo.")
     if any(type(part) is Box and not part.bounded for part in parts(spec.action)):
         raise UserError(f"env: dreamer acts within bounds, and {spec.name} has an action space without: {spec.action}.")
     return flat_size(spec.action)

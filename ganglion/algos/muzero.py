@@ -33,7 +33,7 @@ from ganglion.core import (
     Stateful, Update,
 )  # fmt: skip
 from ganglion.errors import UserError
-from ganglion.nn.latent_model import LatentModel, LatentState, unrolled
+from ganglion.nn.latent_model import LatentModel, LatentState, goals, unrolled, wrong
 from ganglion.nn.support import Support
 
 
@@ -138,24 +138,17 @@ class MuZero(Algorithm[Sample[Rollout], Sample[Rollout]]):
 
     def learn(self, mini: Sample[Rollout], knobs: Knobs, noise: Noise) -> Update:
         r, count = self.renewed(mini.data), self.cfg.unroll
-        goal, alive, over = self.goals(r)
+        goal = goals(self.model, r, self.sign, self.cfg.lam)
         seen = unrolled(self.model, r.obs, r.past, self.one_hot(r.action[:count]))
         rows, weight = slice(0, count + 1), mini.weight[:1]
         policy = -(r.extras["weights"][rows] * ops.Categorical(seen.policy).log_probs()).sum(-1)
-        value = self.support.cross_entropy(seen.value, torch.where(alive, goal, 0.0)[rows])
-        reward = self.support.cross_entropy(seen.reward[1:], self.earned(r, alive)[:count])
-        known = (alive | over)[rows]  # after an ending the model should foresee nothing, for ever
-        terms = {
-            "policy": ops.weighted_mean(policy, weight * alive[rows]),
-            "value": ops.weighted_mean(value, weight * known),
-            "reward": ops.weighted_mean(reward, weight * known[:-1]),
-        }
+        terms = wrong(self.model, seen, r, goal, weight)
+        terms["policy"] = ops.weighted_mean(policy, weight * goal.alive[rows])
         loss = terms["policy"] + self.cfg.value_weight * terms["value"] + terms["reward"]
         if self.cfg.consistency:
-            terms["consistency"] = ops.weighted_mean(self.apart(r, seen.latent), weight * alive[1 : count + 1])
             loss = loss + self.cfg.consistency * terms["consistency"]
         norm = self.optim.step(loss, lr=knobs["lr"])
-        error = (self.support.number(seen.value[:1]) - goal[:1]).detach()
+        error = (self.support.number(seen.value[:1]) - goal.value[:1]).detach()
         return Update(
             {k: v.detach() for k, v in (terms | {"grad_norm": norm}).items()},
             ops.sequence_priority(error, mini.weight[:1]),
@@ -175,29 +168,6 @@ class MuZero(Algorithm[Sample[Rollout], Sample[Rollout]]):
             first, rest = extras[name].split([len(x), len(r.reward) - len(x)])
             extras[name] = torch.cat([first.index_copy(1, which, x), rest])
         return r._replace(extras=extras)
-
-    @torch.no_grad()
-    def goals(self, r: Rollout) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns [T, B], over what search said of later rows; which rows come before an ending; which after one that
-        was no truncation."""
-        last = self.support.number(self.model.judge(self.model.see(*r.last))[1])
-        after = torch.cat([r.extras["value"][1:], last])
-        goal = ops.lambda_returns(r.reward, after, self.sign * r.discount, r.cut, self.cfg.lam)
-        ended = r.cut.long().cumsum(0) - r.cut.long()
-        finished = (r.cut & (r.discount == 0) & (ended == 0)).long()
-        return goal, ended == 0, finished.cumsum(0) - finished > 0
-
-    def earned(self, r: Rollout, alive: Tensor) -> Tensor:
-        """What the model should say of each action: its reward, or the sum of all since the first row, [T, B]."""
-        reward = torch.where(alive, r.reward, 0.0)
-        return reward.cumsum(0) if self.cfg.value_prefix else reward
-
-    def apart(self, r: Rollout, latent: Tensor) -> Tensor:
-        """How far foreseen latent states are from those of what was then seen, [unroll, B]."""
-        rows = slice(1, self.cfg.unroll + 1)
-        with torch.no_grad():
-            later = self.model.see(ops.map_tree(lambda x: x[rows], r.obs), Past((), r.past.start[rows])).latent
-        return self.model.apart(latent[1:], later)
 
     def parts(self) -> Mapping[str, Stateful]:
         return {"model": self.model, "optim": self.optim}

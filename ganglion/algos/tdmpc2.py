@@ -75,7 +75,7 @@ class TDMPC2Config(AlgoConfig):
         return Recipe(self.processor, self.replay.rollouts(self.gamma, self.horizon), self.limiter)
 
 
-class Reading(NamedTuple):
+class Foreseen(NamedTuple):
     """What the model says of latent states and actions."""
 
     after: Tensor  # [T, B, latent] the next state
@@ -86,6 +86,8 @@ class Reading(NamedTuple):
 class PlanningModel(nn.Encoded):
     """obs -> latent state; with an action the next one, its reward, whether the episode goes on, and values."""
 
+    scale: Tensor  # of values, as the policy sees them
+
     def __init__(self, cfg: TDMPC2Config, spec: EnvSpec, size: int) -> None:
         super().__init__(cfg.net, spec.obs)
         both, body = cfg.latent + size, cfg.net.body
@@ -93,15 +95,15 @@ class PlanningModel(nn.Encoded):
         self.step, self.pays = head(body(both), cfg.latent), head(body(both), cfg.bins + 1)
         self.critics = nn.Ensemble(body(both, count=cfg.critics), cfg.bins)
         self.actor = head(body(cfg.latent), 2 * size)
-        self.register_buffer("scale", torch.ones(()))  # of values, as the policy sees them
+        self.register_buffer("scale", torch.ones(()))
 
     def see(self, obs: Obs, past: Past) -> Tensor:
         return simplices(self.represent(self.encoder(obs, past)[0]))
 
-    def imagine(self, latent: Tensor, action: Tensor) -> Reading:
+    def imagine(self, latent: Tensor, action: Tensor) -> Foreseen:
         both = torch.cat([latent, action], -1)
         reward, goes_on = self.pays(both).split([self.critics.head.weight.shape[-1], 1], -1)
-        return Reading(simplices(self.step(both)), reward, goes_on.squeeze(-1))
+        return Foreseen(simplices(self.step(both)), reward, goes_on.squeeze(-1))
 
     def act(self, latent: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and logarithm of the deviation, before squashing."""
@@ -129,7 +131,7 @@ class TDMPC2(Algorithm[Sample[Rollout], Sample[Rollout]]):
         self.model = PlanningModel(cfg, spec, space.size)
         self.target = nn.Lagged(self.model)
         m, limit = self.model, cfg.max_norm
-        learned = m.encoder, m.represent, m.step, m.pays, m.critics
+        learned = [part for name, part in m.named_children() if name != "actor"]
         self.optim = nn.optimiser(cfg.optim, *learned, lr=cfg.lr, max_norm=limit)
         self.actor_optim = nn.optimiser(cfg.optim, m.actor, lr=cfg.lr, max_norm=limit)
         sizes = cfg.samples, cfg.elites, cfg.iterations, cfg.temperature, cfg.least_std, cfg.most_std

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ganglion import ops
-from ganglion.core import EnvSpec, Memory, Obs, Past
+from ganglion.core import EnvSpec, Memory, Obs, Past, Rollout
 from ganglion.nn.cells import CellMemory, step
 from ganglion.nn.layers import LinearHead
 from ganglion.nn.nets import Encoded, MLPConfig
 from ganglion.nn.support import Support
-
-Nothing = tuple[()]
 
 
 class LatentState(NamedTuple):
@@ -22,8 +20,8 @@ class LatentState(NamedTuple):
 
     latent: Tensor  # [T, B, size]
     memory: Memory = ()  # of the cell that sums rewards up, each [T, B, size]
-    total: Tensor | Nothing = ()  # [T, B] the rewards since that began
-    steps: Tensor | Nothing = ()  # [T, B] how many
+    total: Any = ()  # [T, B] the rewards since that began
+    steps: Any = ()  # [T, B] how many
 
 
 class LatentModel(Encoded):
@@ -39,7 +37,7 @@ class LatentModel(Encoded):
     ) -> None:  # fmt: skip
         """`inputs`: numbers of an action; `policy`: of a policy; `consistency`: with what compares latent states."""
         super().__init__(net, spec.obs)
-        self.support, self.prefix = support, prefix
+        self.support, self.prefix, self.compares = support, prefix, consistency
         self.represent = net.body(self.encoder.out)
         size = self.represent.out
         self.step, self.read = net.body(size + inputs), net.body(size)
@@ -111,3 +109,43 @@ def unrolled(model: LatentModel, obs: Obs, past: Past, actions: Tensor) -> Unrol
         rewards.append(reward)
     whole = torch.cat(latents)
     return Unrolled(whole, torch.cat(rewards), *model.judge(LatentState(whole)))
+
+
+class Goals(NamedTuple):
+    """What the model should say of a sequence, [T, B]."""
+
+    value: Tensor
+    alive: Tensor  # before an ending
+    over: Tensor  # after one that was no truncation: there the model should foresee nothing, for ever
+
+
+@torch.no_grad()
+def goals(model: LatentModel, r: Rollout, sign: float, lam: float) -> Goals:
+    """Returns over what search said of later rows (extras `value`); `sign`: of what the next row is worth."""
+    last = model.support.number(model.judge(model.see(*r.last))[1])
+    after = torch.cat([r.extras["value"][1:], last])
+    value = ops.lambda_returns(r.reward, after, sign * r.discount, r.cut, lam)
+    ended = r.cut.long().cumsum(0) - r.cut.long()
+    finished = (r.cut & (r.discount == 0) & (ended == 0)).long()
+    return Goals(value, ended == 0, finished.cumsum(0) - finished > 0)
+
+
+def wrong(model: LatentModel, seen: Unrolled, r: Rollout, goal: Goals, weight: Tensor) -> dict[str, Tensor]:
+    """How wrong the model was about values and rewards (or their sums), and where it was made to compare, about what
+    was seen later; `weight` [1, B]."""
+    rows = slice(0, len(seen.value))
+    value = model.support.cross_entropy(seen.value, torch.where(goal.alive, goal.value, 0.0)[rows])
+    earned = torch.where(goal.alive, r.reward, 0.0)
+    earned = (earned.cumsum(0) if model.prefix else earned)[rows][:-1]
+    known = weight * (goal.alive | goal.over)[rows]
+    terms = {
+        "value": ops.weighted_mean(value, known),
+        "reward": ops.weighted_mean(model.support.cross_entropy(seen.reward[1:], earned), known[:-1]),
+    }
+    if model.compares:
+        with torch.no_grad():
+            later = model.see(*ops.map_tree(lambda x: x[1 : len(seen.value)], (r.obs, Past((), r.past.start)))).latent
+        terms["consistency"] = ops.weighted_mean(
+            model.apart(seen.latent[1:], later), weight * goal.alive[1 : len(seen.value)]
+        )
+    return terms

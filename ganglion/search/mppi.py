@@ -64,7 +64,8 @@ def mppi(start: Tensor, own: Tensor, worth: Worth, noise: Noise, rule: MppiRule)
         std = (share * (elite - mean[:, :, None]).square()).sum(2).sqrt().clamp(rule.least, rule.most)
     one = ops.inverse_cdf(weight, noise.uniform[..., 0])
     chosen = elite.gather(2, one[None, :, None, None].expand(horizon, -1, 1, size)).squeeze(2)
-    return MppiPlan(*(x.transpose(0, 1) for x in (mean, std, chosen)), (weight * value).sum(-1))
+    mean, std, chosen = (x.transpose(0, 1) for x in (mean, std, chosen))
+    return MppiPlan(mean, std, chosen, (weight * value).sum(-1))
 
 
 def shifted(plan: Tensor) -> Tensor:
