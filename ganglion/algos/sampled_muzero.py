@@ -170,7 +170,8 @@ class SampledMuZero(Algorithm[Sample[Rollout], Sample[Rollout]]):
         rows, weight = slice(0, count + 1), mini.weight[:1]
         live = weight * goal.alive[rows]
         dist = self.policy(seen.policy)
-        each = ops.TanhNormal(*(x.unsqueeze(-2) for x in dist[:4])).log_prob(r.extras["drawn"][rows])
+        mean, log_std, low, high = (x.unsqueeze(-2) for x in dist[:4])
+        each = ops.TanhNormal(mean, log_std, low, high).log_prob(r.extras["drawn"][rows])
         terms = wrong(self.model, seen, r, goal, weight)
         terms["policy"] = ops.weighted_mean(-(r.extras["weights"][rows] * each).sum(-1), live)
         terms["entropy"] = ops.weighted_mean(dist.entropy(), live)
