@@ -139,7 +139,8 @@ class SampledMuZero(Algorithm[Sample[Rollout], Sample[Rollout]]):
         return Prediction(SampledPlan(search.Planned(weights, action), actions), value, ())
 
     def policy(self, raw: Tensor) -> ops.TanhNormal:
-        mean, log_std = squashed(*raw.chunk(2, -1)).chunk(2, -1)
+        first, second = raw.chunk(2, -1)
+        mean, log_std = squashed(first, second).chunk(2, -1)
         one = torch.ones_like(mean)
         return ops.TanhNormal(mean, log_std, -one, one)
 
