@@ -40,6 +40,7 @@ class AlphaZeroConfig(AlgoConfig):
     """AlphaZero."""
 
     actions = "discrete"
+    lacks = {"n_step": "its returns look ahead to the end of a sequence"}
     lr: RateSchedule = linear(2e-3, 2e-4)
     optim: nn.OptimConfig = nn.OptimConfig()
     search: Literal["puct", "gumbel"] = "puct"

@@ -36,6 +36,7 @@ FLAT = Reading(least=1_000_000)  # images are decoded as numbers, too
 class DreamerConfig(AlgoConfig):
     """DreamerV3, small."""
 
+    lacks = {"n_step": "its returns are of what it imagines"}
     lr: Rate = 4e-4  # of the model
     lr_actor: Rate = 3e-4  # of the actor and the critic
     optim: nn.OptimConfig = nn.OptimConfig()

@@ -42,6 +42,7 @@ class MuZeroConfig(AlgoConfig):
     """MuZero."""
 
     actions = "discrete"
+    lacks = {"n_step": "its returns look ahead to the end of a sequence"}
     lr: RateSchedule = linear(2e-3, 2e-4)
     optim: nn.OptimConfig = nn.OptimConfig()
     gamma: float = Field(0.997, ge=0, le=1)

@@ -33,6 +33,7 @@ class SampledMuZeroConfig(AlgoConfig):
     """Sampled MuZero."""
 
     actions = "bounded"
+    lacks = {"n_step": "its returns look ahead to the end of a sequence"}
     lr: RateSchedule = linear(2e-3, 2e-4)
     optim: nn.OptimConfig = nn.OptimConfig()
     gamma: float = Field(0.99, ge=0, le=1)

@@ -34,6 +34,7 @@ class TDMPC2Config(AlgoConfig):
     """TD-MPC2."""
 
     actions = "bounded"
+    lacks = {"n_step": "its plans look several steps ahead"}
     lr: Rate = 1e-3
     optim: nn.OptimConfig = nn.OptimConfig()
     gamma: float = Field(0.99, ge=0, le=1)

@@ -118,8 +118,8 @@ def layout(nodes: Sequence[TreeNode]) -> tuple[list[tuple[float, float]], int]:
     height, rows = 0, [0.0] * len(nodes)
     order, todo = [], [0]
     while todo:
-        order.append(node := todo.pop())
-        todo += sorted(children[node], key=lambda i: nodes[i].visits)
+        order.append(todo.pop())
+        todo += sorted(children[order[-1]], key=lambda i: nodes[i].visits)
     for i in order:
         if not children[i]:
             rows[i] = float(height)

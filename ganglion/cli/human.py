@@ -207,8 +207,8 @@ def server(shared: SharedMatch, port: int) -> ThreadingHTTPServer:
             self.wfile.write(body)
 
         def own(self) -> bool:
-            port = self.server.server_address[1]
-            return self.headers.get("Host") in (f"{HOST}:{port}", f"localhost:{port}")
+            where = str(self.server.server_address[1:2]).strip("(,)")
+            return self.headers.get("Host") in (f"{HOST}:{where}", f"localhost:{where}")
 
         def do_GET(self) -> None:
             if not self.own():

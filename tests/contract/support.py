@@ -29,6 +29,7 @@ from tests.contract.worlds import (
     CASES,
     DQN,
     DREAM,
+    DT,
     FLASH,
     GEARS,
     IMPALA,
@@ -59,12 +60,16 @@ ROWS: dict[str, Settings] = {
     "alphazero": ALPHA,
     "awac": SAC,
     "bc": SAC,
+    "bcq": over(SAC, looks=2),
     "bootstrapped_dqn": DQN,
     "c51": DQN,
     "cql": over(SAC, looks=2),
     "crossq": FLASH,
     "d4pg": SAC,
+    "dagger": {"inner": {"kind": "bc", **SAC, "processor": "self-labelled"}},
     "ddpg": SAC,
+    "decision_transformer": DT,
+    "discrete_bcq": DQN,
     "discrete_sac": SAC,
     "dqfd": DQN,
     "dqn": DQN,
@@ -112,6 +117,13 @@ class Feature(NamedTuple):
     slots: int = 4
     hybrid: Space | None = None  # the observation for algorithms of hybrid actions, where theirs is another
     run: Callable[[AlgoConfig, EnvSpec], None] | None = None  # None: two updates in a made-up world
+
+
+def world_of(algo: str, slots: int = 4) -> EnvSpec:
+    """A small world that an algorithm can act in."""
+    if algo in ON_BOARDS:
+        return EnvSpec(slots=slots, name="tictactoe", **BOARD)
+    return EnvSpec(Box((4,)), NATIVE[registry.lookup("algo", algo).actions], slots, "world")
 
 
 def updates(cfg: AlgoConfig, spec: EnvSpec) -> None:
@@ -196,7 +208,7 @@ def resolved(algo: str, more: Settings = NOTHING) -> RunConfig:
 def attempt(algo: str, name: str) -> Cell:
     """What comes of a feature asked of an algorithm: it works, or it is refused in a line. All else is raised."""
     feature, kind = FEATURES[name], registry.lookup("algo", algo)
-    if kind.imitates and feature.run in (seeds, through_broker):
+    if (kind.imitates or kind.offline) and feature.run in (seeds, through_broker):
         return Cell("-")
     action, obs = feature.action or NATIVE[kind.actions], feature.obs
     if kind.actions == "hybrid" and feature.hybrid is not None:
