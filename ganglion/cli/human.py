@@ -192,9 +192,21 @@ class SharedMatch:
                 self.match.answer(action)
             return self.match.told()
 
+    def answered(self, path: str, body: bytes) -> tuple[int, bytes]:
+        """The same as bytes, with a code."""
+        try:
+            given = json.loads(body)
+            if path not in ("/new", "/move") or type(given) is not dict:
+                raise UserError("no such request.")
+            return 200, json.dumps(self.asked(path, given)).encode()
+        except (ValueError, UserError) as error:
+            return 400, json.dumps({"error": str(error)[:200]}).encode()
+
 
 def server(shared: SharedMatch, port: int) -> ThreadingHTTPServer:
     """On this machine alone; a page of elsewhere that asks in the reader's name is refused."""
+
+    hosts: list[str] = []
 
     class MatchRequest(BaseHTTPRequestHandler):
         def reply(self, code: int, body: bytes, kind: str = "application/json") -> None:
@@ -207,8 +219,7 @@ def server(shared: SharedMatch, port: int) -> ThreadingHTTPServer:
             self.wfile.write(body)
 
         def own(self) -> bool:
-            where = str(self.server.server_address[1:2]).strip("(,)")
-            return self.headers.get("Host") in (f"{HOST}:{where}", f"localhost:{where}")
+            return self.headers.get("Host") in hosts
 
         def do_GET(self) -> None:
             if not self.own():
@@ -226,27 +237,23 @@ def server(shared: SharedMatch, port: int) -> ThreadingHTTPServer:
             if not self.own() or not json_alone or not length.isdecimal() or int(length) > LARGEST:
                 self.reply(403, b"{}")
                 return
-            try:
-                given = json.loads(self.rfile.read(int(length)))
-                if self.path not in ("/new", "/move") or type(given) is not dict:
-                    raise UserError("no such request.")
-                self.reply(200, json.dumps(shared.asked(self.path, given)).encode())
-            except (ValueError, UserError) as error:
-                self.reply(400, json.dumps({"error": str(error)[:200]}).encode())
+            self.reply(*shared.answered(self.path, self.rfile.read(int(length))))
 
         def log_message(self, *_: object) -> None:
             """Nothing."""
 
     try:
-        return ThreadingHTTPServer((HOST, port), MatchRequest)
+        served = ThreadingHTTPServer((HOST, port), MatchRequest)
     except OSError as error:
         raise UserError(f"--port: {port} cannot be opened: {error.strerror}.") from None
+    hosts += [f"{name}:{served.server_port}" for name in (HOST, "localhost")]
+    return served
 
 
 def in_browser(against: SavedOpponent, human: int, port: int) -> None:
     """Serves the page until Ctrl-C."""
     with server(SharedMatch(against, human), port) as http:
-        say(f"Open http://{HOST}:{http.server_address[1]}/ in a browser on this machine. Ctrl-C ends.")
+        say(f"Open http://{HOST}:{http.server_port}/ in a browser on this machine. Ctrl-C ends.")
         try:
             http.serve_forever()
         except KeyboardInterrupt:
