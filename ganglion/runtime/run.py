@@ -34,6 +34,7 @@ from ganglion.fast.profile import Profile
 from ganglion.record.atomic_write import recover, write_file
 from ganglion.record.checkpoint import Checkpoints, beside_training, check_matches, disk_error, not_finite, read_meta
 from ganglion.record.checkpoint import load as load_checkpoint
+from ganglion.record.health import HealthWatch
 from ganglion.record.lock import held
 from ganglion.record.manifest import foreign
 from ganglion.record.mirror import Mirror
@@ -236,6 +237,8 @@ class Run:
         at, budget = self.trainer.at, self.cfg.train.budget
         info = RunInfo(self.cfg.title, self.mirror.path, self.cfg.plain(), budget, at, self.offset)
         self.writers.extend(one.build(info) for one in self.cfg.log.writers if one.kind not in self.without)
+        if self.cfg.log.health and self.writers:
+            self.writers.append(HealthWatch(self.cfg.plain()))
 
     def __iter__(self) -> Iterator[LogData]:
         return iter(self.stream())
