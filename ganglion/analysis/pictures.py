@@ -27,7 +27,7 @@ def pyplot() -> Any:
 
 def curves(groups: Sequence[RunGroup], metric: str = EVAL, out: str = "curves.png") -> None:
     """One panel per environment: the mean of each group over its runs, and its 95 % interval."""
-    path = drawable(out, "--plot")
+    check_picture(out)
     plt = pyplot()
     tasks = sorted({task for group in groups for task in group.tasks})
     figure, panels = plt.subplots(1, len(tasks), figsize=(5.2 * len(tasks), 3.6), squeeze=False)
@@ -41,25 +41,25 @@ def curves(groups: Sequence[RunGroup], metric: str = EVAL, out: str = "curves.pn
         axes.tick_params(labelsize=8)
     panels[0][0].set_ylabel(metric, fontsize=9)
     panels[0][-1].legend(fontsize=8, frameon=False)
-    figure.tight_layout()
-    written(plt, figure, path, "--plot")
+    finish(figure, out)
 
 
-def drawable(out: str, option: str) -> Path:
-    """A file that a picture can be written to."""
-    path = Path(out)
-    if path.suffix not in KINDS:
+def check_picture(out: str, option: str = "--plot") -> None:
+    """Refuses other kinds of files."""
+    if Path(out).suffix not in KINDS:
         raise UserError(f"{option}: {out[:200]!r} should end in one of {', '.join(KINDS)}.")
-    return path
 
 
-def written(plt: Any, figure: Any, path: Path, option: str) -> None:
+def finish(figure: Any, out: str, option: str = "--plot") -> None:
+    """Writes a picture, and lets go of it."""
+    check_picture(out, option)
+    figure.tight_layout()
     try:
-        figure.savefig(path, dpi=140)
+        figure.savefig(out, dpi=140)
     except OSError as error:
-        raise UserError(f"{option}: {str(path)[:200]} cannot be written: {error.strerror}.") from error
+        raise UserError(f"{option}: {out[:200]} cannot be written: {error.strerror}.") from error
     finally:
-        plt.close(figure)
+        pyplot().close(figure)
 
 
 def draw(axes: Any, group: RunGroup, task: str, metric: str, colour: str) -> None:
@@ -85,7 +85,7 @@ class TreeNode(NamedTuple):
 
 def search_tree(nodes: Sequence[TreeNode], position: str, out: str) -> None:
     """A tree from left to right: lines as thick as visits, nodes coloured by what they are worth to whoever moves."""
-    path = drawable(out, "--tree")
+    check_picture(out, "--tree")
     plt = pyplot()
     places, height = layout(nodes)
     depth = max(x for x, _ in places)
@@ -102,9 +102,8 @@ def search_tree(nodes: Sequence[TreeNode], position: str, out: str) -> None:
     axes.set_xlim(-0.6, depth + 0.6)
     axes.set_ylim(height - 0.4, -0.6)
     axes.axis("off")
-    figure.subplots_adjust(left=0.01, right=0.99, top=0.99, bottom=0.04)
     figure.text(0.01, 0.01, "action, n visits, v value for whoever moves there (red -1, blue 1)", fontsize=7)
-    written(plt, figure, path, "--tree")
+    finish(figure, out, "--tree")
 
 
 def layout(nodes: Sequence[TreeNode]) -> tuple[list[tuple[float, float]], int]:

@@ -26,6 +26,7 @@ from ganglion.cli import (
     resume,
     show,
     train,
+    tune,
 )
 from ganglion.cli.text import say
 from ganglion.errors import UserError, nearest
@@ -44,6 +45,7 @@ COMMANDS = {
     "list": listing,
     "show": show,
     "compare": compare,
+    "tune": tune,
     "doctor": doctor,
     "report": report,
     "export": export,
@@ -74,6 +76,7 @@ examples:
   ganglion show cartpole/dqn                        every setting, resolved
   ganglion show runs/cartpole-dqn-20260101-120000   how a run does, with its curve
   ganglion compare runs/study                       groups of runs: scores, intervals, a verdict
+  ganglion tune cartpole/ppo --trials 30 --budget 20k     settings searched by Optuna; --method pbt: a population
   ganglion doctor runs/cartpole-dqn-20260101-120000 what is wrong with a run, and what to change
   ganglion export runs/cartpole-dqn-20260101-120000 --to onnx       its agent, without Ganglion
   ganglion eject runs/cartpole-dqn-20260101-120000 > one.py         its algorithm, in one file

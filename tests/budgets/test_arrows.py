@@ -55,6 +55,7 @@ ALLOWED: dict[str, set[str]] = {
         "runtime",
     },
     "data": {"core", "registry", "config", "ops", "nn", "buffers", "envs", "record", "runtime"},
+    "tuning": {"config", "core", "processes", "record", "runtime", "analysis", "fleet"},
     "doctor": {"core", "config", "ops", "nn", "record", "runtime"},
     "export": {"core", "ops", "envs", "runtime"},
     "eject": {"registry", "config"},
