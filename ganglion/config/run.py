@@ -189,8 +189,7 @@ class RunConfig(Config):
 
     algo: AlgoConfig
     env: EnvConfig
-    # none: one player for all agents; each, roles: runtime/seats.py
-    players: Mapping[str, PlayerSection] | str = Field(default_factory=dict)
+    players: Mapping[str, PlayerSection] = Field(default_factory=dict)  # none: one player for all agents
     league: MatchmakerConfig | None = None  # players that learn against each other
     train: TrainSection = TrainSection()
     eval: EvalSection = EvalSection()
@@ -224,10 +223,7 @@ class RunConfig(Config):
 
     @field_validator("players")
     @classmethod
-    def _names(cls, players: Mapping[str, PlayerSection] | str) -> Mapping[str, PlayerSection] | str:
-        match players:
-            case str():
-                return players
+    def _names(cls, players: Mapping[str, PlayerSection]) -> Mapping[str, PlayerSection]:
         for name in players:
             if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name) or name in RESERVED:
                 raise ValueError(f"{name[:80]!r} should be letters, digits, _ and -, and none of {', '.join(RESERVED)}")

@@ -59,11 +59,11 @@ class VmasGames(Env):
         self.agents, self.copies = len(agents), slots // len(agents)
         self.env = self.made(self.copies)
         self.seen = [space.shape[0] for space in self.env.observation_space.spaces]
-        self.done = [space.shape[0] for space in self.env.action_space.spaces]  # numbers of each agent's action
+        self.sizes = [space.shape[0] for space in self.env.action_space.spaces]  # numbers of each agent's action
         widest = max(self.env.action_space.spaces, key=lambda space: space.shape[0])
         low, high = (tuple(bound.tolist()) for bound in (widest.low, widest.high))
         self.low, self.high = (torch.tensor(bound, device=self.device) for bound in (low, high))
-        self.spec = EnvSpec(Box((max(self.seen),)), Box((max(self.done),), low=low, high=high), slots, cfg.id, agents)
+        self.spec = EnvSpec(Box((max(self.seen),)), Box((max(self.sizes),), low=low, high=high), slots, cfg.id, agents)
         self.begin(0)
 
     def made(self, copies: int) -> Any:
@@ -95,7 +95,7 @@ class VmasGames(Env):
     def step(self, action: Action) -> Step:
         before, lost = self.ended, self.cut
         chosen = action.to(self.device).float().clamp(self.low, self.high).unflatten(0, (self.agents, self.copies))
-        each = [own[:, :size].contiguous() for own, size in zip(chosen, self.done, strict=True)]
+        each = [own[:, :size].contiguous() for own, size in zip(chosen, self.sizes, strict=True)]
         obs, reward, over, _, _ = self.env.step(each)
         rewards = torch.stack([x.reshape(self.copies) for x in reward]).masked_fill(before | lost, 0.0)
         if bool(before.any()):
