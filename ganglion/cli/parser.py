@@ -8,6 +8,7 @@ from typing import NoReturn
 from ganglion import __version__
 from ganglion.cli import (
     bench,
+    board,
     check,
     compare,
     data,
@@ -44,6 +45,7 @@ COMMANDS = {
     "list": listing,
     "show": show,
     "compare": compare,
+    "board": board,
     "doctor": doctor,
     "report": report,
     "export": export,
@@ -78,6 +80,7 @@ examples:
   ganglion export runs/cartpole-dqn-20260101-120000 --to onnx       its agent, without Ganglion
   ganglion eject runs/cartpole-dqn-20260101-120000 > one.py         its algorithm, in one file
   ganglion report runs/study                        one page of HTML; also Markdown, a model card
+  ganglion board                                    a live page of the runs below runs/
   ganglion check MyEnv-v0 --import my_module        is this environment fit to train on?
   ganglion bench cartpole/ppo                       how fast, where the time goes, how far from the limit
 

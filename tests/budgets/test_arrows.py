@@ -55,6 +55,7 @@ ALLOWED: dict[str, set[str]] = {
         "runtime",
     },
     "data": {"core", "registry", "config", "ops", "nn", "buffers", "envs", "record", "runtime"},
+    "board": {"analysis", "record"},
     "doctor": {"core", "config", "ops", "nn", "record", "runtime"},
     "export": {"core", "ops", "envs", "runtime"},
     "eject": {"registry", "config"},
