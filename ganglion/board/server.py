@@ -59,7 +59,8 @@ BODY = """<h1>{title}</h1><p class="soft" id="load"></p>
 <span id="groups"></span></p><p id="lost" class="finding" hidden></p>
 <div id="table"></div><h2>Curves</h2><div id="curves"></div><div id="health"></div><div id="settings"></div>
 <div id="videos"></div><div id="notes"></div>"""
-STYLE = "<link rel=icon href='data:,'><style>#groups label { margin-right: 12px; } #videos video, #videos img { max-width: 360px; }</style>"
+STYLE = """<link rel=icon href="data:,"><style>#groups label { margin-right: 12px; }
+#videos video, #videos img { max-width: 360px; }</style>"""
 
 
 class Board(ThreadingHTTPServer):

@@ -27,6 +27,7 @@ from ganglion.cli import (
     resume,
     show,
     train,
+    tune,
 )
 from ganglion.cli.text import say
 from ganglion.errors import UserError, nearest
@@ -46,6 +47,7 @@ COMMANDS = {
     "show": show,
     "compare": compare,
     "board": board,
+    "tune": tune,
     "doctor": doctor,
     "report": report,
     "export": export,
@@ -76,6 +78,7 @@ examples:
   ganglion show cartpole/dqn                        every setting, resolved
   ganglion show runs/cartpole-dqn-20260101-120000   how a run does, with its curve
   ganglion compare runs/study                       groups of runs: scores, intervals, a verdict
+  ganglion tune cartpole/ppo --trials 30 --budget 20k     settings searched by Optuna; --method pbt: a population
   ganglion doctor runs/cartpole-dqn-20260101-120000 what is wrong with a run, and what to change
   ganglion export runs/cartpole-dqn-20260101-120000 --to onnx       its agent, without Ganglion
   ganglion eject runs/cartpole-dqn-20260101-120000 > one.py         its algorithm, in one file

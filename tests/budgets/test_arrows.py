@@ -56,6 +56,7 @@ ALLOWED: dict[str, set[str]] = {
     },
     "data": {"core", "registry", "config", "ops", "nn", "buffers", "envs", "record", "runtime"},
     "board": {"analysis", "record"},
+    "tuning": {"config", "core", "processes", "record", "runtime", "analysis", "fleet"},
     "doctor": {"core", "config", "ops", "nn", "record", "runtime"},
     "export": {"core", "ops", "envs", "runtime"},
     "eject": {"registry", "config"},
