@@ -63,7 +63,7 @@ STYLE = """<link rel=icon href="data:,"><style>#groups label { margin-right: 12p
 #videos video, #videos img { max-width: 360px; }</style>"""
 
 
-class Board(ThreadingHTTPServer):
+class BoardServer(ThreadingHTTPServer):
     """The server of one folder."""
 
     daemon_threads = True
@@ -71,7 +71,7 @@ class Board(ThreadingHTTPServer):
     def __init__(self, folder: Path, port: int) -> None:
         self.runs, self.lock = Runs(folder), Lock()
         try:
-            super().__init__((HOST, port), Answer)
+            super().__init__((HOST, port), BoardRequest)
         except OSError as error:
             raise UserError(
                 f"--port: {port} cannot be listened on: {error.strerror}. Accepted: a free one, 0: any."
@@ -83,10 +83,10 @@ class Board(ThreadingHTTPServer):
         return f"http://{HOST}:{self.server_port}"
 
 
-class Answer(BaseHTTPRequestHandler):
+class BoardRequest(BaseHTTPRequestHandler):
     """Answers one request."""
 
-    server: Board
+    server: BoardServer
     server_version, sys_version, timeout = "ganglion", "", 30
 
     def do_GET(self) -> None:

@@ -40,7 +40,9 @@ class Runs:
         self.videos: dict[str, Path] = {}  # by what the page calls them: nothing else is ever sent
 
     def read(self) -> list[RunData]:
-        found, damaged, videos = {}, {}, {}
+        found: dict[Path, tuple[Stamp, RunData]] = {}
+        damaged: dict[Path, str] = {}
+        videos: dict[str, Path] = {}
         for config in sorted(self.folder.glob(f"**/{CONFIG}"))[:MOST]:
             place = config.parent
             try:

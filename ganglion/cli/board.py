@@ -22,14 +22,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from ganglion.board.server import Board
+    from ganglion.board.server import BoardServer
 
     folder = Path(args.folder)
     if not folder.is_dir():
         raise UserError(f"DIR: {args.folder[:200]!r} is not a folder. The board reads runs on a disk.")
     if not 0 <= args.port <= 65_535:
         raise UserError(f"--port should be between 0 and 65535, got {args.port}.")
-    with Board(folder, args.port) as board:
+    with BoardServer(folder, args.port) as board:
         say(f"{board.url} shows the runs in {folder}. Ctrl-C ends it.")
         with suppress(KeyboardInterrupt):
             board.serve_forever()

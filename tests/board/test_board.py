@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from ganglion.board.server import Board
+from ganglion.board.server import BoardServer
 from ganglion.board.view import Chosen, Runs, parts
 from ganglion.cli import main
 from tests.analysis.test_compare import make
@@ -35,14 +35,14 @@ def study(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def board(study: Path) -> Iterator[Board]:
-    with Board(study, 0) as server:
+def board(study: Path) -> Iterator[BoardServer]:
+    with BoardServer(study, 0) as server:
         Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
         yield server
         server.shutdown()
 
 
-def get(board: Board, path: str, host: str | None = None, method: str = "GET") -> HTTPResponse:
+def get(board: BoardServer, path: str, host: str | None = None, method: str = "GET") -> HTTPResponse:
     connection = HTTPConnection("127.0.0.1", board.server_port, timeout=20)
     connection.putrequest(method, path, skip_host=True)
     connection.putheader("Host", host or f"127.0.0.1:{board.server_port}")
@@ -50,14 +50,14 @@ def get(board: Board, path: str, host: str | None = None, method: str = "GET") -
     return connection.getresponse()
 
 
-def view(board: Board, query: str = "") -> dict[str, Any]:
+def view(board: BoardServer, query: str = "") -> dict[str, Any]:
     answer = get(board, f"/view?{query}")
     assert answer.status == 200
     found: dict[str, Any] = json.loads(answer.read())
     return found
 
 
-def test_what_is_shown(board: Board) -> None:
+def test_what_is_shown(board: BoardServer) -> None:
     told = view(board)
     shown = told["parts"]
     assert told["groups"] == ["CartPole-v1/ppo lr=0.1", "CartPole-v1/ppo lr=0.2"]
@@ -71,7 +71,7 @@ def test_what_is_shown(board: Board) -> None:
     assert view(board, "metric=nothing")["metric"] == "eval/return_mean"
 
 
-def test_runs_appear_grow_and_break(board: Board, study: Path) -> None:
+def test_runs_appear_grow_and_break(board: BoardServer, study: Path) -> None:
     view(board)
     with open(study / "good-0" / "metrics.jsonl", "a") as file:
         file.write('{"kind": "evaluate", "env_steps": 9000, "eval/return_mean": 777}\n{"kind"')
@@ -85,7 +85,7 @@ def test_runs_appear_grow_and_break(board: Board, study: Path) -> None:
     assert EVIL not in "".join(shown.values())
 
 
-def test_nobody_else_is_answered(board: Board) -> None:
+def test_nobody_else_is_answered(board: BoardServer) -> None:
     """A name that points here (DNS rebinding), other methods, files that were not listed."""
     port = board.server_port
     for host in ("evil.example", f"evil.example:{port}", "127.0.0.1", f"127.0.0.1:{port + 1}", f"[::1]:{port}"):
@@ -103,7 +103,7 @@ def test_nobody_else_is_answered(board: Board) -> None:
     assert board.server_address[0] == "127.0.0.1"
 
 
-def test_videos_are_sent_and_links_are_not(board: Board, study: Path) -> None:
+def test_videos_are_sent_and_links_are_not(board: BoardServer, study: Path) -> None:
     os.symlink(study.parent / "secret.gif", study / "good-1" / "secret.gif")
     shown = view(board)["parts"]
     answer = get(board, "/video/good-0/agent.gif")
@@ -116,7 +116,7 @@ def test_videos_are_sent_and_links_are_not(board: Board, study: Path) -> None:
         get(board, "/video/good-0/agent.gif").read()
 
 
-def test_a_page_loads_nothing_from_elsewhere(board: Board) -> None:
+def test_a_page_loads_nothing_from_elsewhere(board: BoardServer) -> None:
     answer = get(board, "/")
     policy = answer.headers["Content-Security-Policy"]
     text = answer.read().decode()
@@ -129,7 +129,7 @@ def test_nothing_yet(tmp_path: Path) -> None:
     assert "No runs below" in told["parts"]["table"] and told["groups"] == []
 
 
-def test_bad_input(tmp_path: Path, board: Board, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_input(tmp_path: Path, board: BoardServer, capsys: pytest.CaptureFixture[str]) -> None:
     for words, said in (
         ([str(tmp_path / "nowhere")], "is not a folder"),
         ([str(tmp_path), "--port", "70000"], "between 0 and 65535"),
@@ -141,7 +141,7 @@ def test_bad_input(tmp_path: Path, board: Board, capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.skipif(not any(map(shutil.which, BROWSERS)), reason="needs Chromium")
-def test_a_browser_fills_the_page(board: Board, tmp_path: Path) -> None:
+def test_a_browser_fills_the_page(board: BoardServer, tmp_path: Path) -> None:
     browser = next(path for path in map(shutil.which, BROWSERS) if path)
     flags = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
     command = [browser, *flags, "--virtual-time-budget=8000", "--dump-dom", board.url]
