@@ -55,7 +55,6 @@ ALLOWED: dict[str, set[str]] = {
         "processes",
         "runtime",
     },
-    "data": {"core", "registry", "config", "ops", "nn", "buffers", "envs", "record", "runtime"},
     "board": {"analysis", "record"},
     "data": {"core", "registry", "config", "ops", "nn", "buffers", "envs", "record", "runtime", "mapped"},
     "tuning": {"config", "core", "processes", "record", "runtime", "analysis", "fleet"},
