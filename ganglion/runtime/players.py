@@ -39,10 +39,9 @@ def players(cfg: RunConfig, spec: EnvSpec) -> list[Player]:
         return [Player(PLAYER, cfg, spec.agents, spec)]
     from ganglion.runtime.seats import seated
 
-    found = [
-        Player(name, cfg.model_copy(update={"algo": own.algo or cfg.algo}), own.agents or (name,), spec, own.learn)
-        for name, own in seated(cfg.players, spec.agents).items()
-    ]
+    found = []
+    for name, own in seated(cfg.players, spec.agents).items():
+        found.append(Player(name, cfg.model_copy(update={"algo": own.algo or cfg.algo}), own.agents, spec, own.learn))
     check_agents(found, spec)
     return found
 

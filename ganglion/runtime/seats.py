@@ -15,7 +15,7 @@ def seated(players: Mapping[str, PlayerSection], agents: Sequence[str]) -> Mappi
     """`players: {each: {}}` and `{roles: {}}` stand for players of these settings, called as their agents are."""
     words = [word for word in WORDS if word in players and not players[word].agents and word not in agents]
     if not words:
-        return players
+        return {name: own.model_copy(update={"agents": own.agents or (name,)}) for name, own in players.items()}
     if len(players) > 1:
         raise UserError(f"players: {words[0]} stands for all players, and has no others beside it.")
     seats: dict[str, list[str]] = {}

@@ -200,7 +200,7 @@ def test_a_player_for_each_agent_or_role() -> None:
         ("red_0", ("red_0",)), ("red_1", ("red_1",)),
     ]  # fmt: skip
     named = {"each": PlayerSection(agents=("red_0",)), "b": PlayerSection(agents=("red_1",))}
-    assert seated(named, agents[:2]) is named
+    assert seated(named, agents[:2]) == named
     words = [f"algo={PPO}", "env={kind: rock-paper-scissors, slots: 8}", *REST, "run.fast=eager"]
     made = build(ganglion.load_config(None, [*words, "players={each: {}}"]))
     told = {name for log in made() if log.kind == "learn" for name in log.metrics}
