@@ -1,7 +1,7 @@
 """Datasets of two tasks, and what is learned from them: offline, by imitation, and about other agents.
 
     python -m benchmarks.offline make FOLDER                 random, medium, medium-replay, expert and mixed datasets
-    python -m benchmarks.offline small FOLDER               a few episodes of each, in FOLDER/small: those of tests/data/small
+    python -m benchmarks.offline small FOLDER                a few episodes of each: those of tests/data/small
     python -m benchmarks.offline scores FOLDER               offline algorithms on medium-replay, 5 seeds
     python -m benchmarks.offline imitate FOLDER              SQIL and GAIL from 10 trajectories, DQfD from 5
     python -m benchmarks.offline values FOLDER               FQE and WIS beside the true values of 20 agents a task
@@ -112,7 +112,8 @@ def small(folder: Path) -> None:
     for task in ("pendulum", "cartpole"):
         for kind in ("random", "medium", "expert"):
             record(folder, task, kind, episodes=10)
-        parts = {kind: files.read(folder / f"{task}-{kind}") for kind in ("random", "medium", "medium-replay", "expert")}
+        kinds = ("random", "medium", "medium-replay", "expert")
+        parts = {kind: files.read(folder / f"{task}-{kind}") for kind in kinds}
         parts["mixed"] = joined([first(parts["random"], 5), first(parts["expert"], 5)])
         for kind, data in parts.items():
             told = [{**about, "run": Path(str(about["run"])).name} if "run" in about else about for about in data.about]

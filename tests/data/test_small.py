@@ -13,7 +13,7 @@ from ganglion.runtime.build import build
 
 SMALL = Path(__file__).parent / "small"
 KINDS = ("random", "medium", "expert", "medium-replay", "mixed")
-TASKS = {"pendulum": "env={kind: torch, id: pendulum, slots: 2}", "cartpole": "env={kind: torch, id: cartpole, slots: 4}"}
+TASKS = {task: f"env={{kind: torch, id: {task}, slots: 4}}" for task in ("pendulum", "cartpole")}
 
 
 def mean(name: str) -> float:
@@ -38,9 +38,9 @@ def test_each_is_sound_and_says_where_it_came_from(name: str) -> None:
 @pytest.mark.learning
 def test_ten_episodes_of_an_expert_are_copied() -> None:
     cfg = ganglion.load_config(None, [
-        "algo={kind: bc, net: {hidden: [64, 64]}, lr: 1e-3, replay: {batch: 128}}", TASKS["cartpole"], "run.mode=offline",
-        f"data.path={SMALL / 'cartpole-expert'}", "train.budget=600 updates", "eval={every: never, episodes: 10}",
-        "run.device=cpu", "run.fast=eager"])  # fmt: skip
+        "algo={kind: bc, net: {hidden: [64, 64]}, lr: 1e-3, replay: {batch: 128}}", TASKS["cartpole"],
+        "run.mode=offline", f"data.path={SMALL / 'cartpole-expert'}", "train.budget=600 updates",
+        "eval={every: never, episodes: 10}", "run.device=cpu", "run.fast=eager"])  # fmt: skip
     trainer = build(cfg)
     for _ in trainer():
         pass
