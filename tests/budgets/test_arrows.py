@@ -16,6 +16,8 @@ ALLOWED: dict[str, set[str]] = {
     "registry": set(),
     "cpp_extension": set(),
     "processes": set(),
+    "timers": set(),
+    "testing": {"config", "envs", "runtime"},
     "torch_private": set(),
     "config": {"core", "registry", "spaces"},
     "ops": {"core"},
@@ -40,6 +42,7 @@ ALLOWED: dict[str, set[str]] = {
         "record",
         "fast",
         "processes",
+        "timers",
     },
     "fleet": {
         "core",
