@@ -1,4 +1,4 @@
-"""Named timers for one's own code: what they measure is recorded with the run, as `timer/NAME_ms` and `timer/NAME_calls`.
+"""Named timers for one's own code: a run records what they measure, as `timer/NAME_ms` and `timer/NAME_calls`.
 
 from ganglion.timers import timer
 

@@ -92,6 +92,9 @@ class MixedQ(Model):
     def initial(self, slots: int) -> Memory:
         return self.own.initial(slots)
 
+    def action(self, obs: Obs, past: Past) -> tuple[Tensor, Memory]:
+        return self.own.action(obs, past)
+
     def value(self, obs: Obs, past: Past, action: object = None) -> tuple[Tensor, Memory]:
         return self.own.value(obs, past)
 
@@ -111,7 +114,7 @@ class QMIX(Algorithm[Sample[Rollout], Sample[Rollout]]):
     # ------------------------------------------------------------ acting
 
     def knobs(self, at: Progress) -> Mapping[str, float]:
-        return {"lr": self.cfg.lr(at.fraction), "epsilon": self.cfg.epsilon(at.fraction)}
+        return {"lr": self.cfg.lr.at(at), "epsilon": self.cfg.epsilon.at(at)}
 
     def draws(self) -> Draws:
         return Draws(explore=ops.Greedy.draws)

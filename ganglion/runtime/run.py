@@ -436,7 +436,12 @@ def load_agents(
 def load_trained(folder: Where | str, which: str, overrides: Iterable[str] = ()) -> TrainedAgents:
     folder = open_folder(folder, "the run")
     cfg = load_config(folder, overrides)
-    state, path = beside_training(lambda: chosen(folder, Checkpoints(folder / "checkpoints", cfg.save.keep), which))
+
+    def found() -> tuple[State, Where, Any]:
+        state, path = chosen(folder, Checkpoints(folder / "checkpoints", cfg.save.keep), which)
+        return state, path, read_meta(path)["at"]  # while it is there
+
+    state, path, counters = beside_training(found)
     torch.set_num_threads(cfg.run.threads)
     env = build_env(cfg)
     made = build_agents(cfg, env.spec)
@@ -447,7 +452,7 @@ def load_trained(folder: Where | str, which: str, overrides: Iterable[str] = ())
         with taking(path):
             agent.restore(own)
     with taking(path):
-        at = Progress.read(read_meta(path)["at"])
+        at = Progress.read(counters)
     return TrainedAgents(cfg, made, str(path), at, env.spec, env.outside)
 
 
@@ -464,11 +469,14 @@ def chosen(folder: Where, checkpoints: Checkpoints, which: str) -> tuple[State, 
 
 
 def evaluate(
-    folder: Where | str, episodes: int, seed: int, which: str = "best", overrides: Iterable[str] = ()
+    run: Run | Where | str, episodes: int = 100, seed: int = 0, which: str = "best", overrides: Iterable[str] = ()
 ) -> Mapping[str, Any]:
-    """The deterministic score of a saved agent: mean, median and the 95 % interval of the mean. `overrides`: settings
-    of the run that are others here."""
-    cfg, made, path = load_agents(folder, which, overrides)
+    """The deterministic score of a saved agent, of a run or its folder: mean, median and the 95 % interval of the mean.
+    `overrides`: settings of the run that are others here."""
+    match run:
+        case Run():
+            run = run.folder
+    cfg, made, path = load_agents(run, which, overrides)
     evaluator = build_evaluator(cfg, made, episodes, derive(seed, "test"))
     played, _ = evaluator.run()
     evaluator.close()

@@ -28,7 +28,7 @@ class Unseeded(gymnasium.Env):
 
 def test_environments() -> None:
     assert assert_env("CartPole-v1", steps=200, warnings=False).passed
-    with pytest.raises(AssertionError, match="Unseeded: .* findings\n.*Fix:"):
+    with pytest.raises(AssertionError, match=r"Unseeded: .* findings\n.*Fix:"):
         assert_env(Unseeded, steps=200)
 
 

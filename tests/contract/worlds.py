@@ -74,12 +74,19 @@ RND = {"kind": "rnd", "features": 8, "net": {"hidden": [16]}}
 
 ALPHA = {"horizon": 3, "simulations": 2, "replay": SMALL_REPLAY, "limiter": {"warmup": 50, "opt_interval": 6},
          "net": {"hidden": [16]}}  # fmt: skip
-THREE_IN_A_ROW = Composite({"obs": Box((2, 3, 3)), "action_mask": MultiBinary(9)})
 
 
 def over(settings: dict[str, Any], **more: Any) -> dict[str, Any]:
     """Settings with others laid over them, one level deep."""
     return settings | {k: settings[k] | v if isinstance(v, dict) and k in settings else v for k, v in more.items()}
+
+
+SAMPLED = over(ALPHA, unroll=2, samples=3)
+MPC = {"horizon": 2, "samples": 8, "own": 2, "elites": 4, "iterations": 2, "latent": 16, "bins": 11,
+       "replay": SMALL_REPLAY, "limiter": {"warmup": 50, "opt_interval": 6}, "net": {"hidden": [16]}}  # fmt: skip
+DREAM = {"sequence": 4, "imagine": 2, "deter": 8, "groups": 2, "classes": 3, "bins": 11, "replay": SMALL_REPLAY,
+         "limiter": {"warmup": 50, "opt_interval": 6}, "net": {"hidden": [16]}}  # fmt: skip
+THREE_IN_A_ROW = Composite({"obs": Box((2, 3, 3)), "action_mask": MultiBinary(9)})
 
 
 CASES = [
@@ -90,6 +97,8 @@ CASES = [
     Case("dqn-grid", "dqn", THREE, GRID, over(DQN, net={"grid": "conv"})),
     Case("dqn-noisy", "dqn", THREE, MASKED, over(DQN, noisy=0.5, epsilon=0.1, dueling=True, tau=0.01,
          net={"memory": "gru", "memory_size": 8})),
+    Case("dqn-resets", "dqn", TWO, MIXED, over(DQN, resets={"kind": "shrink", "every": 2}, net={"normalise": True})),
+    Case("sac-resets", "sac", ARM, settings=over(SAC, resets={"kind": "shrink", "every": 3}, bonus=RND)),
     Case("dqn-munchausen", "dqn", THREE, MASKED, over(DQN, munchausen=0.9, n_step=2)),
     Case("alphazero", "alphazero", Discrete(9), THREE_IN_A_ROW, ALPHA, rules=rules_of("tictactoe")),
     Case("alphazero-gumbel", "alphazero", Discrete(9), THREE_IN_A_ROW, over(ALPHA, search="gumbel", lam=0.5,
@@ -99,6 +108,16 @@ CASES = [
     Case("muzero", "muzero", TWO, settings=over(ALPHA, unroll=2)),
     Case("muzero-all", "muzero", THREE, MASKED, over(ALPHA, unroll=2, players=2, consistency=2.0, lam=0.9,
          search="gumbel", considered=1, replay={"kind": "prioritised"}, net={"normalise": True})),
+    Case("muzero-efficient", "muzero", TWO, settings=over(ALPHA, unroll=2, simulations=4, consistency=2.0,
+         value_prefix=True, reanalyse=0.5)),
+    Case("sampled_muzero", "sampled_muzero", ARM, settings=SAMPLED),
+    Case("sampled_muzero-all", "sampled_muzero", ARM, PARTS, over(SAMPLED, consistency=2.0, value_prefix=True, lam=0.9,
+         search="puct", replay={"kind": "prioritised"}, net={"normalise": True})),
+    Case("tdmpc2", "tdmpc2", ARM, settings=MPC),
+    Case("tdmpc2-all", "tdmpc2", ARM, PARTS, over(MPC, horizon=3, critics=3, own=1, iterations=1,
+         replay={"kind": "prioritised"}, net={"normalise": True})),
+    Case("dreamer", "dreamer", TWO, settings=DREAM),
+    Case("dreamer-box", "dreamer", ARM, PARTS, over(DREAM, net={"normalise": True})),
     Case("bootstrapped_dqn", "bootstrapped_dqn", TWO, settings=DQN),
     Case("bootstrapped_dqn-all", "bootstrapped_dqn", THREE, MASKED, over(DQN, heads=4, share=0.5, evaluation="mean",
          n_step=3, loss="huber", epsilon=0.1, replay={"kind": "prioritised", "sequence": 4},
@@ -117,10 +136,10 @@ CASES = [
     Case("ppo-entities", "ppo", HYBRID, SETS, over(PPO, net={"entities": "attention", "entity_size": 8, "heads": 2,
          "norm": "rms", "spectral": True, "init": "xavier"})),
     Case("ppo-resnet", "ppo", TWO, Box((1, 36, 36), torch.uint8), over(PPO, shared=True, net={"images": "impala"})),
-    Case("dqn-resnet", "dqn", TWO, MIXED, over(DQN, net={"images": "impala", "precision": "bfloat16"})),
+    Case("dqn-resnet", "dqn", TWO, MIXED, over(DQN, lr=1e-4, net={"images": "impala"})),
     Case("sac-entities", "sac", ARM, SETS, over(SAC, net={"entities": "attention", "entity_size": 8, "heads": 2,
          "norm": "rms", "spectral": True, "init": "he"})),
-    Case("sac-resnet", "sac", ARM, Box((36, 36, 1), torch.uint8), over(SAC, net={"images": "impala"})),
+    Case("sac-resnet", "sac", ARM, Box((36, 36, 1), torch.uint8), over(SAC, lr_critic=1e-4, net={"images": "impala"})),
     Case("c51", "c51", TWO, settings=over(DQN, low=-5, high=5)),
     Case("c51-all", "c51", THREE, MASKED, over(DQN, dueling=True, n_step=3, atoms=11, double=False,
          replay={"kind": "prioritised", "sequence": 4}, net={"memory": "lstm", "memory_size": 8, "normalise": True})),
@@ -156,10 +175,10 @@ CASES = [
     Case("impala", "impala", TWO, settings=IMPALA),
     Case("impala-hybrid", "impala", HYBRID, MIXED, over(IMPALA, normalise_advantage=True)),
     Case("impala-own", "impala", ARM, Box((4, 36, 36), torch.uint8), over(IMPALA, shared=False, horizon=3)),
-    Case("impala-all", "impala", THREE, MASKED, over(IMPALA, epochs=2, minibatches=2,
+    Case("impala-all", "impala", THREE, MASKED, over(IMPALA, epochs=2, popart=3e-4, minibatches=2,
          net={"memory": "lstm", "memory_size": 8, "normalise": True})),
     Case("a2c", "a2c", TWO, settings=ROLLOUT),
-    Case("a2c-hybrid", "a2c", HYBRID, MIXED, over(ROLLOUT, normalise_advantage=True, lam=0.9,
+    Case("a2c-hybrid", "a2c", HYBRID, MIXED, over(ROLLOUT, normalise_advantage=True, lam=0.9, popart=0.01,
          optim={"name": "adamw", "clip": "momentum", "after": 1, "ignore": "norm"})),
     Case("a2c-all", "a2c", THREE, MASKED, over(ROLLOUT, shared=True,
          net={"memory": "lstm", "memory_size": 8, "normalise": True})),
@@ -174,6 +193,15 @@ CASES = [
     Case("ppo-dual", "ppo", TWO, settings=over(PPO, dual_clip=3.0, recompute=True, normalise_reward=True)),
     Case("ppo-recompute", "ppo", THREE, MASKED, over(PPO, recompute=True,
          net={"memory": "gru", "memory_size": 8, "normalise": True})),
+    Case("ppo-replay", "ppo", ARM, settings=over(PPO, normalise_reward=True, replay={"kind": "replay", **SMALL_REPLAY},
+         limiter={"warmup": 80, "opt_interval": 12}, net={"normalise": True})),
+    Case("ppo-replay-all", "ppo", THREE, MASKED, over(PPO, recompute=True, clip_value=0.2, dual_clip=3.0,
+         replay={"kind": "prioritised", **SMALL_REPLAY}, limiter={"warmup": 80, "opt_interval": 12},
+         net={"memory": "lstm", "memory_size": 8, "normalise": True})),
+    Case("ppo-episodes", "ppo", HYBRID, MIXED, over(PPO, episodes=True, popart=0.01)),
+    Case("reinforce-episodes", "reinforce", THREE, MASKED, over(ROLLOUT, episodes=True, baseline="none",
+         net={"memory": "gru", "memory_size": 8, "normalise": True})),
+    Case("ppg-episodes", "ppg", TWO, settings=over(PPG, episodes=True)),
     Case("ppg", "ppg", TWO, settings=PPG),
     Case("ppg-hybrid", "ppg", HYBRID, MIXED, PPG),
     Case("ppg-all", "ppg", THREE, MASKED, over(PPG, clone=2.0, normalise_advantage=False,
@@ -257,6 +285,18 @@ CASES = [
     Case("cql", "cql", ARM, settings=over(SAC, looks=3)),
     Case("cql-all", "cql", ARM, MIXED, over(SAC, looks=2, n_step=3, max_norm=5.0, temperature=0.2,
          replay={"kind": "prioritised"}, net={"normalise": True})),
+    Case("awac-memory", "awac", ARM, PARTS, over(SAC, n_step=2,
+         replay={"sequence": 4, "burn_in": 1}, net={"memory": "gru", "memory_size": 8, "normalise": True})),
+    Case("cql-memory", "cql", ARM, PARTS, over(SAC, looks=2, n_step=2,
+         replay={"sequence": 4, "burn_in": 1}, net={"memory": "lstm", "memory_size": 8, "normalise": True})),
+    Case("edac-memory", "edac", ARM, PARTS, over(SAC, critics=3, diversity=0.1,
+         replay={"sequence": 4, "burn_in": 1}, net={"memory": "gru", "memory_size": 8, "normalise": True})),
+    Case("iql-memory", "iql", ARM, PARTS, over(SAC, n_step=2,
+         replay={"sequence": 4, "burn_in": 1}, net={"memory": "lstm", "memory_size": 8, "normalise": True})),
+    Case("crossq-memory", "crossq", ARM, PARTS, over(FLASH,
+         replay={"sequence": 4, "burn_in": 1}, net={"memory": "gru", "memory_size": 8, "normalise": True})),
+    Case("flashsac-memory", "flashsac", ARM, PARTS, over(FLASH,
+         replay={"sequence": 4, "burn_in": 1}, net={"memory": "lstm", "memory_size": 8, "normalise": True})),
     Case("bcq", "bcq", ARM, settings=over(SAC, looks=3)),
     Case("bcq-all", "bcq", ARM, MIXED, over(SAC, looks=2, n_step=3, max_norm=5.0, kl=0.1, least=0.9,
          replay={"kind": "prioritised"}, net={"normalise": True})),
