@@ -45,13 +45,11 @@ class Mlflow:
     def write(self, log: LogData) -> None:
         from mlflow.entities import Metric
 
-        if self.lost:
+        if self.lost or log.kind == "save":
             return
         now = int(log.at.seconds * 1000)
         numbers = [
-            Metric(name, float(value), now, log.at.env_steps)
-            for name, value in log.metrics.items()
-            if isinstance(value, int | float) and isfinite(value)
+            Metric(name, float(value), now, log.at.env_steps) for name, value in log.metrics.items() if isfinite(value)
         ]
         try:
             if numbers:
