@@ -19,7 +19,7 @@ class LeagueEvaluator(Evaluator):
 
     def run(self, asked: Callable[[], bool] = never) -> tuple[list[Episode], Mapping[str, float]]:
         """Its episodes, and their statistics."""
-        name = self.source.players[0].name
+        name = self.source.names[0]
         opponents = self.source.league.past or [name]
         each = -(-self.wanted // len(opponents))
         me, played = self.source.contender(name), []
