@@ -83,6 +83,7 @@ TABLE: dict[str, dict[str, str]] = {
         "matrix": "ganglion.envs.matrix_games",
         "particles": "ganglion.envs.particles",
         "pettingzoo": "ganglion.envs.agent_games",
+        "remote": "ganglion.envs.remote",
         "rware": "ganglion.envs.agent_games",
         "torch": "ganglion.envs.configs",
         "toy": "ganglion.envs.configs",

@@ -69,15 +69,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def all_frames(folder: Any, args: argparse.Namespace) -> Iterator[Any]:
-    """Of a saved agent, or of a match in a league: its first player against itself where nobody is named."""
+    """Of a saved agent, or of a match in a league."""
     from ganglion.runtime.run import frames, load_config
 
-    league = load_config(folder).league
-    if args.players is None and league is None:
+    if args.players is None and load_config(folder).league is None:
         return frames(folder, args.episodes, args.seed, args.which)
     from ganglion.league.saved_league import match_frames
 
-    return match_frames(folder, args.players or list(league.players)[:1], args.episodes, args.seed)
+    return match_frames(folder, args.players or (), args.episodes, args.seed)
 
 
 def limited(shown: Iterator[Any], most: int) -> Iterator[Any]:

@@ -27,6 +27,7 @@ class MatchBook:
 
     def __init__(self) -> None:
         self.under_way: dict[int, RemoteMatch] = {}
+        self.over: dict[int, RemoteMatch] = {}  # finished, while last games of it may still be played
         self.begun = self.finished = self.lost = self.games = self.strange = 0
 
     def begin(self, player: str, opponent: str, explorer: int, index: int) -> str:
@@ -36,9 +37,9 @@ class MatchBook:
         return f"{number}{LABEL}{opponent}"
 
     def report(self, label: str) -> str | None:
-        """A game of a match: its opponent. None where there is no such match, or it is over: it does not count."""
+        """A game of a match: its opponent. None where there is no such match: it does not count."""
         number, _, opponent = label.partition(LABEL)
-        match = self.under_way.get(int(number))
+        match = self.under_way.get(int(number)) or self.over.get(int(number))
         if match is None:
             self.strange += 1
             return None
@@ -47,18 +48,19 @@ class MatchBook:
         return opponent
 
     def finish(self, label: str) -> None:
-        if self.under_way.pop(int(label.partition(LABEL)[0]), None) is not None:
+        number = int(label.partition(LABEL)[0])
+        match = self.under_way.pop(number, None)
+        if match is not None:
             self.finished += 1
+            place = match.explorer, match.index
+            self.over = {k: old for k, old in self.over.items() if (old.explorer, old.index) != place} | {number: match}
 
     def lose(self, explorer: int) -> None:
         """An explorer has ended: what it played is lost, but for games that were reported."""
         for number in [number for number, match in self.under_way.items() if match.explorer == explorer]:
             del self.under_way[number]
             self.lost += 1
-
-    def lose_all(self) -> None:
-        for explorer in {match.explorer for match in self.under_way.values()}:
-            self.lose(explorer)
+        self.over = {number: match for number, match in self.over.items() if match.explorer != explorer}
 
     def numbers(self) -> Mapping[str, float]:
         counts = {"matches_begun": self.begun, "matches_finished": self.finished, "matches_lost": self.lost}
@@ -77,7 +79,7 @@ class MatchBook:
         return State({}, {**counts, "strange": self.strange})
 
     def restore(self, state: State) -> None:
-        self.under_way = {}
+        self.under_way, self.over = {}, {}
         self.begun, self.finished, self.lost, self.games, self.strange = (
             read_count(state.scalars[name]) for name in ("begun", "finished", "lost", "games", "strange")
         )

@@ -154,6 +154,8 @@ class LearnerCalls:
                 return {}, pack_state(self.made.state())
             case "begin_anew":
                 return {}, self.made.begin_anew()
+            case "agent":
+                self.made.agent.restore(unpack_state(bytearray(body)))
             case "restore":
                 self.made.restore(unpack_state(bytearray(body)))
             case "take_over":

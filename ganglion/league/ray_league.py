@@ -49,7 +49,7 @@ class RayLeague:
         """`spec`: of one explorer's world."""
         self.spec, self.faults, self.games, self.book = spec, faults, games, MatchBook()
         self.learners = [LearnerPlace(agent, spec.copies, self.learner_state) for agent in agents]
-        self.names = [learner.player for learner in self.learners]
+        self.names: Sequence[str] = [learner.player for learner in self.learners]
         self.members = Members(league, cfg.run.seed, games, lambda name, at: self.learner(name).weights)
         count, players = cfg.fleet.explorers, len(self.names)
         self.explorers = [ExplorerPlace(self.names[k % players], k, league.matches) for k in range(count)]
@@ -102,11 +102,13 @@ class RayLeague:
             told = self.ray.get(call.told)
         except deaths(self.ray) as error:
             self.talk.look()
-            return self.replace(place, error)
+            self.replace(place, error)
+            return None
         except self.ray.exceptions.RayTaskError as error:
             if not isinstance(error.cause, ProcessDiedError):
                 raise explained(error, f"a process of {place.player}") from error
-            return self.replace(place, error.cause)
+            self.replace(place, error.cause)
+            return None
         place.calls.pop(0)
         return self.taken(place, call, told, at)
 
@@ -193,6 +195,9 @@ class RayLeague:
         learner.ask("begin", {"begin": learner.player})
         if learner.kept is not None:
             learner.ask("restore", {}, pack_state(learner.kept))
+        elif not died:  # what it begins with may be of another run
+            learner.weights = learner.agent.command(Progress())
+            learner.ask("agent", {}, pack_state(learner.agent.state()))
         if died:
             learner.ask("take_over", {}, pack_weights(learner.weights))
 

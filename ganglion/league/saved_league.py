@@ -73,8 +73,8 @@ def in_one_process(cfg: RunConfig) -> RunConfig:
     """A league on Ray as one whose players share the slots of one process, to look at it and to play its games."""
     if cfg.run.mode == "local":
         return cfg
-    assert cfg.league is not None
-    env = cfg.env.model_copy(update={"slots": cfg.env.slots * len(cfg.league.players)})
+    league: Any = cfg.league
+    env = cfg.env.model_copy(update={"slots": cfg.env.slots * len(league.players)})
     return cfg.model_copy(update={"env": env, "run": cfg.run.model_copy(update={"mode": "local"})})
 
 
@@ -94,9 +94,10 @@ def records(folder: Where) -> list[dict[str, Any]]:
 
 
 def match_frames(folder: Where, names: Sequence[str], games: int, seed: int) -> Iterator[Any]:
-    """Frames of games of two players; one name: against itself."""
+    """Frames of games of two players, one against itself; of the first two that learn where nobody is named."""
     saved = SavedLeague(folder)
-    home, away = (saved.known(name, "--players") for name in (names[0], names[-1]))
+    names = names or saved.source.names
+    home, away = (saved.known(name, "--players") for name in (names[0], names[min(1, len(names) - 1)]))
     yield from saved.frames(home, away, games, seed)
     saved.close()
 

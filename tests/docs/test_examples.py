@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -130,6 +133,25 @@ def test_the_sweep_trains(tmp_path: Path) -> None:
     short = ["train.budget=120 steps", f"run.dir={tmp_path / 'sweep'}"]
     assert main(["train", str(EXAMPLES / "sweep.yaml"), *short, "sweep.algo.lr=[1e-3]"]) == 0
     assert len(list((tmp_path / "sweep").glob("*/metrics.jsonl"))) == 3
+
+
+def test_an_engine_client_trains(tmp_path: Path) -> None:
+    """The engine's side needs nothing but Python: no numpy, no torch."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    script = str(EXAMPLES / "engine_client.py")
+    engines = [subprocess.Popen([sys.executable, "-S", "-I", script, f"127.0.0.1:{port}"]) for _ in range(3)]
+    try:
+        env = f"env={{kind: remote, port: {port}, slots: 2}}"
+        rest = ["eval.slots=1", "eval.episodes=2", "train.budget=600", "algo.horizon=32", f"run.dir={tmp_path}/run"]
+        command = [sys.executable, "-m", "ganglion", "train", "--algo", "ppo", env, *rest]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
+        assert done.returncode == 0, done.stderr
+        assert "env steps" in done.stdout
+        assert [engine.wait(10) for engine in engines] == [0, 0, 0]
+    finally:
+        for engine in engines:
+            engine.kill()
 
 
 def test_every_example_is_run_here() -> None:

@@ -122,6 +122,7 @@ KINDS = (
     "{kind: foraging}",
     "{kind: pettingzoo, id: x}",
     "{kind: particles, id: spread}",
+    "{kind: remote}",
 )
 
 

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 import ganglion
 from ganglion.config import RunConfig
@@ -140,7 +141,7 @@ def accounted(source: Any) -> None:
     """Every match is finished, lost or under way, and every game that came is in the league once."""
     book = source.book
     assert book.begun == book.finished + book.lost + len(book.under_way)
-    assert book.games == source.league.games and book.strange == 0
+    assert book.games == source.league.games and book.strange == 0, "each game once"
 
 
 def test_a_league_of_processes(ray: FakeRay) -> None:
@@ -197,6 +198,23 @@ def test_a_killed_learner_goes_on_with_the_weights_it_published(ray: FakeRay) ->
     while place.published == before:
         next(run)
     assert place.weights.version > weights.version, "it goes on counting"
+    trainer.close()
+
+
+def test_learners_begin_with_the_weights_that_this_process_has(ray: FakeRay) -> None:
+    trainer = made(ray)
+    source: Any = trainer.source
+    with torch.no_grad():
+        for learner in source.learners:
+            for parameter in learner.agent.algo.model.parameters():
+                parameter.fill_(0.125)
+    run = trainer()
+    while any(learner.rows == 0 for learner in source.learners):
+        next(run)
+    next(run)
+    for learner in source.learners:
+        learner.actor.upto(learner.actor.queue[1])
+        assert all((x == 0.125).all() for x in learner.actor.do.made.agent.algo.model.parameters())
     trainer.close()
 
 
@@ -262,9 +280,14 @@ def test_a_book_of_matches() -> None:
     labels = [book.begin("main", "main-1", k % 2, k) for k in range(4)]
     assert book.report(labels[0]) == "main-1" and book.report("99:nobody") is None and book.strange == 1
     book.finish(labels[0])
-    assert book.report(labels[0]) is None, "it is over"
+    assert book.report(labels[0]) == "main-1", "its last games"
+    after = book.begin("main", "main-2", 0, 0)
+    book.finish(after)
+    assert book.report(labels[0]) is None and book.report(after) == "main-2" and book.strange == 2
     book.lose(1)
-    assert (book.begun, book.finished, book.lost, len(book.under_way), book.games) == (4, 1, 2, 1, 1)
+    assert (book.begun, book.finished, book.lost, len(book.under_way), book.games) == (5, 2, 2, 1, 3)
+    book.lose(0)
+    assert book.report(after) is None and (book.lost, book.under_way) == (3, {})
     again = MatchBook()
     again.restore(book.state())
-    assert (again.begun, again.finished, again.lost, again.under_way) == (4, 1, 3, {})
+    assert (again.begun, again.finished, again.lost, again.under_way) == (5, 2, 3, {})

@@ -183,7 +183,9 @@ VALUE = {
 @pytest.mark.parametrize("name", VALUE)
 def test_value_based(tmp_path: Path, name: str) -> None:
     kind, *own = VALUE[name]
-    rest = [word for word in DQN[1:] if name not in ("rainbow", "r2d2", "nfsp") or "double" not in word]  # they always are
+    rest = [
+        word for word in DQN[1:] if name not in ("rainbow", "r2d2", "nfsp") or "double" not in word
+    ]  # they always are
     check(tmp_path, [kind, *rest, *own, TENSORS, "train.budget=300 steps", "eval=never"], TWO)
 
 
