@@ -20,7 +20,6 @@ from ganglion.league.build import build_opponents, build_seat, kinds_of
 from ganglion.league.league_env import LeagueEnv, home_spec, places
 from ganglion.league.learning_player import Contender, LearningPlayer, Match, Result
 from ganglion.league.ray_actors import serve_calls
-from ganglion.league.settings import LeagueSettings
 from ganglion.runtime.agent import Agent
 from ganglion.runtime.build import build_agent, build_engine, build_env
 from ganglion.runtime.explorer import Explorer, Nowhere
@@ -33,8 +32,8 @@ class PlayerExplorer:
     """The world of one learning player: it plays every agent in turn, its opponents the others."""
 
     def __init__(self, cfg: RunConfig, player: str, rows: int, place: ExplorerPlace) -> None:
-        self.cfg, league = away(cfg), cfg.league
-        assert isinstance(league, LeagueSettings)
+        league: Any = cfg.league
+        self.cfg = away(cfg)
         kinds, engine, seed = kinds_of(self.cfg, league), build_engine(self.cfg), place.seed(cfg.run.seed)
         env = LeagueEnv(build_env(self.cfg), 1)
         home, own = home_spec(env.spec, 1), kinds.configs[kinds.of[player]]

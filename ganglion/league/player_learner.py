@@ -24,7 +24,6 @@ from ganglion.fleet.wire import Bytes, pack_state, pack_weights, unpack_state, u
 from ganglion.league.build import kinds_of
 from ganglion.league.league_env import LeagueEnv, home_spec
 from ganglion.league.ray_actors import serve_calls
-from ganglion.league.settings import LeagueSettings
 from ganglion.runtime.build import build_agent, build_engine, build_env, build_learner
 
 
@@ -78,8 +77,7 @@ class PlayerLearner:
     """A learning player's agent, its Learner, and the Receiver between items and it."""
 
     def __init__(self, cfg: RunConfig, name: str) -> None:
-        league = cfg.league
-        assert isinstance(league, LeagueSettings)
+        league: Any = cfg.league
         torch.set_num_threads(cfg.run.threads)
         kinds, env = kinds_of(cfg, league), LeagueEnv(build_env(cfg), 1)
         own, spec = kinds.configs[kinds.of[name]], home_spec(env.spec, 1)

@@ -25,7 +25,7 @@ from ganglion.league.members import Members
 from ganglion.league.player_explorer import order_of
 from ganglion.league.players import League
 from ganglion.league.ray_actors import LeagueActor
-from ganglion.league.ray_places import Call, ExplorerPlace, LearnerPlace, Place
+from ganglion.league.ray_processes import PendingCall, ProcessHandle, RemotePlayerExplorer, RemotePlayerLearner
 from ganglion.league.settings import LeagueSettings
 from ganglion.league.source import merged, summed
 from ganglion.processes import importable
@@ -48,11 +48,11 @@ class RayLeague:
     ) -> None:  # fmt: skip
         """`spec`: of one explorer's world."""
         self.spec, self.faults, self.games, self.book = spec, faults, games, MatchBook()
-        self.learners = [LearnerPlace(agent, spec.copies, self.learner_state) for agent in agents]
+        self.learners = [RemotePlayerLearner(agent, spec.copies, self.learner_state) for agent in agents]
         self.names: Sequence[str] = [learner.player for learner in self.learners]
         self.members = Members(league, cfg.run.seed, games, lambda name, at: self.learner(name).weights)
         count, players = cfg.fleet.explorers, len(self.names)
-        self.explorers = [ExplorerPlace(self.names[k % players], k, league.matches) for k in range(count)]
+        self.explorers = [RemotePlayerExplorer(self.names[k % players], k, league.matches) for k in range(count)]
         self.begun, self.turn, self.items_lost = False, 0, 0
         self.fork_server = None if cfg.fleet.address else join_fork_server()
         self.ray, self.own = join_ray(site(cfg, players))
@@ -74,7 +74,7 @@ class RayLeague:
     def contender(self, name: str, at: Progress | None = None) -> Contender:
         return self.members.contender(name, at)
 
-    def learner(self, name: str) -> LearnerPlace:
+    def learner(self, name: str) -> RemotePlayerLearner:
         return self.learners[self.names.index(name)]
 
     # ------------------------------------------------------------ as a Source
@@ -95,7 +95,7 @@ class RayLeague:
         found = self.heard(waiting[ready[0]], at) if ready else None
         return found or LogData("collect", at, {})
 
-    def heard(self, place: Place, at: Progress) -> LogData | None:
+    def heard(self, place: ProcessHandle, at: Progress) -> LogData | None:
         """What the first call of a place brought."""
         call = place.calls[0]
         try:
@@ -112,7 +112,7 @@ class RayLeague:
         place.calls.pop(0)
         return self.taken(place, call, told, at)
 
-    def taken(self, place: Any, call: Call, told: Mapping[str, Any], at: Progress) -> LogData | None:
+    def taken(self, place: Any, call: PendingCall, told: Mapping[str, Any], at: Progress) -> LogData | None:
         match call.what:
             case "collect":
                 return self.collected(place, call, told, at)
@@ -129,7 +129,9 @@ class RayLeague:
                 place.take(self.ray.get(call.body))
         return None
 
-    def collected(self, explorer: ExplorerPlace, call: Call, told: Mapping[str, Any], at: Progress) -> LogData:
+    def collected(
+        self, explorer: RemotePlayerExplorer, call: PendingCall, told: Mapping[str, Any], at: Progress
+    ) -> LogData:
         """Results are counted, the item goes to the learner, and the explorer plays on."""
         player, found, explorer.futile = explorer.player, list[Result](), 0
         for label, *numbers in told["results"]:
@@ -149,7 +151,9 @@ class RayLeague:
         now = at._replace(env_steps=at.env_steps + told["steps"], episodes=at.episodes + len(found))
         return LogData("collect", now, {}, (summed(player, found),) if found else ())
 
-    def learned(self, learner: LearnerPlace, call: Call, told: Mapping[str, Any], at: Progress) -> LogData:
+    def learned(
+        self, learner: RemotePlayerLearner, call: PendingCall, told: Mapping[str, Any], at: Progress
+    ) -> LogData:
         """Newer weights, and what was learned."""
         learner.futile, learner.account = 0, told["account"]
         if told["made"]:
@@ -172,7 +176,7 @@ class RayLeague:
             elif explorer.ready:
                 self.play_on(explorer, learner)
 
-    def play_on(self, explorer: ExplorerPlace, learner: LearnerPlace) -> None:
+    def play_on(self, explorer: RemotePlayerExplorer, learner: RemotePlayerLearner) -> None:
         matches = []
         for index in explorer.free:
             name = self.members.opponent(explorer.player)
@@ -182,14 +186,14 @@ class RayLeague:
         explorer.free, explorer.published = [], learner.published
         explorer.ask("collect", {}, order_of(own, matches))
 
-    def start_explorer(self, explorer: ExplorerPlace) -> None:
+    def start_explorer(self, explorer: RemotePlayerExplorer) -> None:
         explorer.incarnation += 1
         explorer.free, explorer.published = list(range(explorer.matches)), -1
         explorer.actor = self.kind.remote(list(self.brief), explorer.role)
         place = [explorer.player, self.learner(explorer.player).rows, explorer.number, explorer.incarnation]
         explorer.ask("explore", {"begin": place})
 
-    def start_learner(self, learner: LearnerPlace, died: bool) -> None:
+    def start_learner(self, learner: RemotePlayerLearner, died: bool) -> None:
         """A learner process: as it was saved last, with the weights that were published last."""
         learner.actor = self.kind.remote(list(self.brief), learner.role)
         learner.ask("begin", {"begin": learner.player})
@@ -204,7 +208,7 @@ class RayLeague:
     def replace(self, place: Any, error: Exception) -> None:
         """Another process for a place whose process has died; what it had under way is lost, and counted."""
         place.deaths, place.futile = place.deaths + 1, place.futile + 1
-        who = "learner" if place.role == LearnerPlace.role else "explorer"
+        who = "learner" if place.role == RemotePlayerLearner.role else "explorer"
         log.warning("%s of %s ended (process %d): started anew", who, place.player, place.pid)
         if place.futile >= FUTILE:
             why = str(error).strip().splitlines()[-1][:300]
@@ -220,7 +224,7 @@ class RayLeague:
             if any(call.what == "begin_anew" for call in lost):
                 place.ask("begin_anew", {})
 
-    def learner_state(self, learner: LearnerPlace) -> State:
+    def learner_state(self, learner: RemotePlayerLearner) -> State:
         """All that a learner is, after what it has been asked so far; as it was saved last where it has just died."""
         if not self.begun:
             return learner.kept or State()
@@ -229,7 +233,7 @@ class RayLeague:
         except ClusterLostError:
             return learner.kept or State()
 
-    def fetched(self, learner: LearnerPlace) -> State:
+    def fetched(self, learner: RemotePlayerLearner) -> State:
         call = learner.ask("state", {})
         learner.calls.pop()
         try:

@@ -149,10 +149,10 @@ def test_a_league_of_processes(ray: FakeRay) -> None:
     source: Any = trainer.source
     for _ in trainer():
         accounted(source)
-    assert source.book.finished > 20 and source.book.lost == 0 and source.league.past
+    assert source.book.finished > 10 and source.book.lost == 0 and source.league.past
     assert {p.player for p in source.explorers} == {"main", "e"} and len(ray.actors) == 5
     assert trainer.at.opt_steps > 30 and trainer.at.env_steps >= 6_000
-    assert source.items_lost == 0 and source.numbers()["fleet/received"] > 10
+    assert source.items_lost == 0 and source.numbers()["fleet/received"] > 4
     for learner in source.learners:
         assert learner.published > 5
     met = source.league.payoff.met
@@ -168,8 +168,9 @@ def test_killed_explorers_and_learners_lose_no_match_from_sight(ray: FakeRay, se
     for _ in trainer():
         accounted(source)
         role = EXPLORE if killed[LEARN] >= killed[EXPLORE] else LEARN
-        alive = [one for one in ray.actors if one.role == role and not (one.dead or one.process_dead)]
-        if source.book.finished and dice.random() < 0.2:
+        places = [place for place in (*source.learners, *source.explorers) if place.role == role and place.futile < 2]
+        alive = [p.actor for p in places if p.actor is not None and not (p.actor.dead or p.actor.process_dead)]
+        if alive and source.book.finished and dice.random() < 0.2:
             victim = dice.choice(alive)
             killed[role] += 1
             victim.dead, victim.process_dead = (True, False) if dice.random() < 0.5 else (False, True)

@@ -13,7 +13,7 @@ from ganglion.runtime.agent import Agent
 AHEAD = 2  # items that a learner may have before it; then its explorers wait
 
 
-class Call(NamedTuple):
+class PendingCall(NamedTuple):
     """Something asked of a process: what it will tell, and the bytes that come with it."""
 
     what: str
@@ -21,7 +21,7 @@ class Call(NamedTuple):
     body: Any
 
 
-class Place:
+class ProcessHandle:
     """An actor with a process below it, and the calls under way, in order."""
 
     role = ""
@@ -29,16 +29,16 @@ class Place:
     def __init__(self, player: str) -> None:
         self.player = player
         self.actor: Any = None
-        self.calls: list[Call] = []
+        self.calls: list[PendingCall] = []
         self.pid = self.deaths = self.futile = 0  # deaths: of processes of this place; futile: in a row
 
-    def ask(self, what: str, order: Mapping[str, Any], body: Any = None) -> Call:
+    def ask(self, what: str, order: Mapping[str, Any], body: Any = None) -> PendingCall:
         told, more = self.actor.call.options(num_returns=2).remote({"do": what, **order}, body)
-        self.calls.append(Call(what, told, more))
+        self.calls.append(PendingCall(what, told, more))
         return self.calls[-1]
 
 
-class ExplorerPlace(Place):
+class RemotePlayerExplorer(ProcessHandle):
     """The place of an explorer of a player."""
 
     role = EXPLORE
@@ -55,12 +55,12 @@ class ExplorerPlace(Place):
         return self.actor is not None and not self.calls
 
 
-class LearnerPlace(Place):
+class RemotePlayerLearner(ProcessHandle):
     """The learner process of a player; in a Trainer's eyes a Learner that is never due."""
 
     role = LEARN
 
-    def __init__(self, agent: Agent, slots: int, ask_state: Callable[[LearnerPlace], State]) -> None:
+    def __init__(self, agent: Agent, slots: int, ask_state: Callable[[RemotePlayerLearner], State]) -> None:
         super().__init__(agent.player)
         self.agent, self.slots, self.ask_state, self.buffer = agent, slots, ask_state, self
         self.weights, self.published = agent.command(Progress()), 0  # its process begins with the same
