@@ -105,7 +105,7 @@ class RayLeague:
             self.replace(place, error)
             return None
         except self.ray.exceptions.RayTaskError as error:
-            if not isinstance(error.cause, ProcessDiedError):
+            if type(error.cause) is not ProcessDiedError:  # its own code failed
                 raise explained(error, f"a process of {place.player}") from error
             self.replace(place, error.cause)
             return None

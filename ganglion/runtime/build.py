@@ -126,6 +126,8 @@ def build(cfg: RunConfig, engine: Engine | None = None) -> Trainer:
         return cfg.league.build(cfg, engine)
     if cfg.algo.imitates and not cfg.data.path:
         raise UserError(f"algo.kind: {cfg.algo.kind} learns from demonstrations: data.path should name a dataset.")
+    if cfg.algo.offline and mode != "offline":
+        raise UserError(f"run.mode: {cfg.algo.kind} learns from a dataset alone: run.mode=offline data.path=DATA.")
     mode = "with_data" if cfg.data.path and mode == "local" else mode
     trainer: Trainer = registry.lookup("mode", mode).build(cfg, engine)
     return trainer
