@@ -235,10 +235,8 @@ class RunConfig(Config):
     def _players_fit(self) -> Self:
         if self.players and (self.run.mode not in ("local", "sync") or self.fleet.learners > 1):
             raise ValueError("players: several need run.mode local or sync, and one fleet.learners")
-        fits = self.run.mode in ("local", "ray") and self.fleet.learners == 1 and self.fleet.inference == "own"
-        if self.league is not None and not (fits and not self.players):
-            why = "each player has a learner of its own, and explorers that predict themselves"
-            raise ValueError(f"league: needs run.mode local or ray, one fleet.learners, no `players`: {why}")
+        if self.league and (self.run.mode not in ("local", "ray") or self.fleet.learners > 1 or self.players):
+            raise ValueError("league: needs run.mode local or ray, one fleet.learners, and no `players` beside its own")
         return self
 
     @model_validator(mode="after")

@@ -26,6 +26,8 @@ def build_ray_league(cfg: RunConfig, league: LeagueSettings) -> Trainer:
     if cfg.fleet.explorers < len(players):
         short = f"{cfg.fleet.explorers} for {len(players)} learning players ({', '.join(players)[:200]})"
         raise UserError(f"fleet.explorers: {short}: somebody has no explorer. Accepted: {len(players)} and more.")
+    if cfg.fleet.inference == "central":
+        raise UserError("fleet.inference: explorers of a league predict themselves. Accepted: own.")
     cfg = cfg.model_copy(update={"env": light(cfg.env)})
     env, kinds = LeagueEnv(build_env(cfg), 1), kinds_of(cfg, league)
     home, engine = home_spec(env.spec, 1), build_engine(cfg)

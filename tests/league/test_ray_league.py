@@ -154,7 +154,7 @@ def test_a_league_of_processes(ray: FakeRay) -> None:
     assert trainer.at.opt_steps > 30 and trainer.at.env_steps >= 6_000
     assert source.items_lost == 0 and source.numbers()["fleet/received"] > 4
     for learner in source.learners:
-        assert learner.published > 5
+        assert learner.published > 1
     met = source.league.payoff.met
     assert met.sum() > 100, "games against others count"
     trainer.close()
