@@ -145,18 +145,18 @@ def accounted(source: Any) -> None:
 
 
 def test_a_league_of_processes(ray: FakeRay) -> None:
-    trainer = made(ray)
+    trainer = made(ray, "train.budget=12k steps")
     source: Any = trainer.source
     for _ in trainer():
         accounted(source)
     assert source.book.finished > 10 and source.book.lost == 0 and source.league.past
     assert {p.player for p in source.explorers} == {"main", "e"} and len(ray.actors) == 5
-    assert trainer.at.opt_steps > 30 and trainer.at.env_steps >= 6_000
+    assert trainer.at.opt_steps > 30 and trainer.at.env_steps >= 12_000
     assert source.items_lost == 0 and source.numbers()["fleet/received"] > 4
     for learner in source.learners:
         assert learner.published > 1
     met = source.league.payoff.met
-    assert met.sum() > 100, "games against others count"
+    assert met.sum() > 50, "games against others count"
     trainer.close()
 
 
