@@ -77,6 +77,9 @@ TABLE: dict[str, dict[str, str]] = {
         "ngu": "ganglion.bonuses.ngu",
         "rnd": "ganglion.bonuses.rnd",
     },
+    "resets": {
+        "shrink": "ganglion.bonuses.resets",
+    },
     "env": {
         "gym": "ganglion.envs.configs",
         "atari": "ganglion.envs.configs",
