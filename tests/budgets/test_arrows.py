@@ -55,6 +55,7 @@ ALLOWED: dict[str, set[str]] = {
         "processes",
         "runtime",
     },
+    "board": {"analysis", "record"},
     "data": {"core", "registry", "config", "ops", "nn", "buffers", "envs", "record", "runtime", "mapped"},
     "tuning": {"config", "core", "processes", "record", "runtime", "analysis", "fleet"},
     "doctor": {"core", "config", "ops", "nn", "record", "runtime"},
