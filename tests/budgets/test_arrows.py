@@ -30,7 +30,7 @@ ALLOWED: dict[str, set[str]] = {
     "envs": {"core", "config"},
     "record": {"core", "config", "mapped"},
     "analysis": {"registry", "config", "record"},
-    "league": {"core", "registry", "config", "ops", "envs", "record", "runtime"},
+    "league": {"core", "registry", "config", "ops", "envs", "record", "runtime", "fleet", "processes"},
     "fast": {"core", "config", "cpp_extension", "processes"},
     "runtime": {
         "core",
