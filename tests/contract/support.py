@@ -88,6 +88,7 @@ ROWS: dict[str, Settings] = {
     "mappo": PPO,
     "masac": SAC,
     "muzero": over(ALPHA, unroll=2),
+    "nfsp": over(DQN, reservoir=64, average_batch=8),
     "ppg": PPG,
     "ppo": PPO,
     "pqn": PPO,
