@@ -83,6 +83,7 @@ TABLE: dict[str, dict[str, str]] = {
         "pettingzoo": "ganglion.envs.agent_games",
         "remote": "ganglion.envs.remote",
         "rware": "ganglion.envs.agent_games",
+        "sumo": "ganglion.envs.sumo",
         "torch": "ganglion.envs.configs",
         "toy": "ganglion.envs.configs",
     },
@@ -144,6 +145,12 @@ TABLE: dict[str, dict[str, str]] = {
     },
 }
 
+# Names that need a package of an extra: (family, name) -> module, extra.
+EXTRA: dict[tuple[str, str], tuple[str, str]] = {
+    ("algo", "dqn_jax"): ("ganglion.backends.dqn_jax", "jax"),
+    ("algo", "ppo_jax"): ("ganglion.backends.ppo_jax", "jax"),
+}
+
 _found: dict[tuple[str, str], type[Any]] = {}  # what has been imported so far
 
 Kind = TypeVar("Kind", bound=type[Any])
@@ -171,7 +178,7 @@ def register(family: str, name: str) -> Callable[[Kind], Kind]:
 def _check(family: str, name: str, cls: type[Any]) -> None:
     if family not in TABLE:
         raise UserError(f"{family!r} is no family. Accepted: {', '.join(TABLE)}.{nearest(family, TABLE)}")
-    ours = TABLE[family].get(name)
+    ours = _ours(family, name)
     if cls.__module__.split(".")[0] == "ganglion":
         if ours != cls.__module__:
             raise TypeError(f"{family} {name!r} of {cls.__module__} needs its line in ganglion/registry.py, not {ours}")
@@ -183,15 +190,21 @@ def _check(family: str, name: str, cls: type[Any]) -> None:
         raise UserError(f"{cls.__module__} registers the {family} {name!r}, a name that {taken} has: choose another.")
 
 
+def _ours(family: str, name: str) -> str | None:
+    """The module of the package that has a name."""
+    return TABLE[family].get(name) or EXTRA.get((family, name), (None,))[0]
+
+
 def names(family: str) -> list[str]:
     """All names of a family: the package's, those of entry points, those imported."""
+    extra = [n for f, n in EXTRA if f == family]
     others = [n for f, n in _found if f == family] + [n for f, n in _entry_points() if f == family]
-    return list(dict.fromkeys([*TABLE[family], *sorted(others)]))
+    return list(dict.fromkeys([*TABLE[family], *extra, *sorted(others)]))
 
 
 def lookup(family: str, name: str) -> type[Any]:
     """The config class of a name; imports its module on first use."""
-    module = TABLE[family].get(name)
+    module = _ours(family, name)
     entry = _entry_points().get((family, name))
     if module is None and (family, name) not in _found and entry is not None:
         module = entry.module
@@ -210,15 +223,19 @@ def _import(family: str, name: str, module: str) -> None:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] in ("ganglion", "torch"):
             raise
-        raise UserError(f"{family} {name!r} needs the package {error.name!r}, which is not installed.") from error
+        extra = f' Try pip install "ganglion[{EXTRA[family, name][1]}]".' if (family, name) in EXTRA else ""
+        raise UserError(
+            f"{family} {name!r} needs the package {error.name!r}, which is not installed.{extra}"
+        ) from error
     if (family, name) not in _found:
         raise TypeError(f"{module} does not register the {family} {name!r}")
 
 
 def origin(family: str, name: str) -> Registered:
     """Where a name comes from, without importing it."""
-    if name in TABLE[family]:
-        return Registered(TABLE[family][name], "ganglion")
+    ours = _ours(family, name)
+    if ours is not None:
+        return Registered(ours, "ganglion")
     entry = _entry_points().get((family, name))
     if entry is not None:
         return entry
