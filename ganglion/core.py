@@ -367,6 +367,10 @@ class Algorithm(ABC, Generic[Item, Mini]):
         It is handed from action to action in `past.carried` and `prediction.carried`, and saved with the slots."""
         return ()
 
+    def paid(self, carried: Carried, reward: Tensor) -> Carried:
+        """What slots carry, once it is known what their last action brought, [B]."""
+        return carried
+
     def neutral(self, rows: Tensor) -> Noise:
         """What `predict` is given where nothing may be random, as in evaluation: medians, for rows like [T, B, ...]."""
         uniform, normal = (rows.new_empty((*rows.shape[:2], n), dtype=torch.float32) for n in self.draws().predict)

@@ -25,12 +25,16 @@ TABLE: dict[str, dict[str, str]] = {
         "alphazero": "ganglion.algos.alphazero",
         "awac": "ganglion.algos.awac",
         "bc": "ganglion.algos.bc",
+        "bcq": "ganglion.algos.bcq",
         "bootstrapped_dqn": "ganglion.algos.bootstrapped_dqn",
         "c51": "ganglion.algos.c51",
         "cql": "ganglion.algos.cql",
         "crossq": "ganglion.algos.crossq",
         "d4pg": "ganglion.algos.d4pg",
+        "dagger": "ganglion.algos.dagger",
         "ddpg": "ganglion.algos.ddpg",
+        "decision_transformer": "ganglion.algos.decision_transformer",
+        "discrete_bcq": "ganglion.algos.discrete_bcq",
         "discrete_sac": "ganglion.algos.discrete_sac",
         "dqfd": "ganglion.algos.dqfd",
         "dqn": "ganglion.algos.dqn",
@@ -106,6 +110,7 @@ TABLE: dict[str, dict[str, str]] = {
     "processor": {
         "rows": "ganglion.buffers.processors",
         "demonstrated": "ganglion.buffers.demonstrated",
+        "labelled": "ganglion.data.labels",
         "recorded": "ganglion.data.recorder",
     },
     "wrapper": {
@@ -145,11 +150,7 @@ TABLE: dict[str, dict[str, str]] = {
     },
 }
 
-# Names that need a package of an extra: (family, name) -> module, extra.
-EXTRA: dict[tuple[str, str], tuple[str, str]] = {
-    ("algo", "dqn_jax"): ("ganglion.backends.dqn_jax", "jax"),
-    ("algo", "ppo_jax"): ("ganglion.backends.ppo_jax", "jax"),
-}
+EXTRA = {("algo", name): f"ganglion.backends.{name}" for name in ("dqn_jax", "ppo_jax")}  # need ganglion[jax]
 
 _found: dict[tuple[str, str], type[Any]] = {}  # what has been imported so far
 
@@ -178,7 +179,7 @@ def register(family: str, name: str) -> Callable[[Kind], Kind]:
 def _check(family: str, name: str, cls: type[Any]) -> None:
     if family not in TABLE:
         raise UserError(f"{family!r} is no family. Accepted: {', '.join(TABLE)}.{nearest(family, TABLE)}")
-    ours = _ours(family, name)
+    ours = TABLE[family].get(name) or EXTRA.get((family, name))
     if cls.__module__.split(".")[0] == "ganglion":
         if ours != cls.__module__:
             raise TypeError(f"{family} {name!r} of {cls.__module__} needs its line in ganglion/registry.py, not {ours}")
@@ -190,21 +191,15 @@ def _check(family: str, name: str, cls: type[Any]) -> None:
         raise UserError(f"{cls.__module__} registers the {family} {name!r}, a name that {taken} has: choose another.")
 
 
-def _ours(family: str, name: str) -> str | None:
-    """The module of the package that has a name."""
-    return TABLE[family].get(name) or EXTRA.get((family, name), (None,))[0]
-
-
 def names(family: str) -> list[str]:
     """All names of a family: the package's, those of entry points, those imported."""
-    extra = [n for f, n in EXTRA if f == family]
     others = [n for f, n in _found if f == family] + [n for f, n in _entry_points() if f == family]
-    return list(dict.fromkeys([*TABLE[family], *extra, *sorted(others)]))
+    return list(dict.fromkeys([*TABLE[family], *(n for f, n in EXTRA if f == family), *sorted(others)]))
 
 
 def lookup(family: str, name: str) -> type[Any]:
     """The config class of a name; imports its module on first use."""
-    module = _ours(family, name)
+    module = TABLE[family].get(name) or EXTRA.get((family, name))
     entry = _entry_points().get((family, name))
     if module is None and (family, name) not in _found and entry is not None:
         module = entry.module
@@ -223,7 +218,7 @@ def _import(family: str, name: str, module: str) -> None:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] in ("ganglion", "torch"):
             raise
-        extra = f' Try pip install "ganglion[{EXTRA[family, name][1]}]".' if (family, name) in EXTRA else ""
+        extra = ' Try pip install "ganglion[jax]".' if (family, name) in EXTRA else ""
         raise UserError(
             f"{family} {name!r} needs the package {error.name!r}, which is not installed.{extra}"
         ) from error
@@ -233,7 +228,7 @@ def _import(family: str, name: str, module: str) -> None:
 
 def origin(family: str, name: str) -> Registered:
     """Where a name comes from, without importing it."""
-    ours = _ours(family, name)
+    ours = TABLE[family].get(name) or EXTRA.get((family, name))
     if ours is not None:
         return Registered(ours, "ganglion")
     entry = _entry_points().get((family, name))

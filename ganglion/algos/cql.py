@@ -21,7 +21,7 @@ from ganglion.core import (
     Acted, Algorithm, Draw, Draws, EnvSpec, Knobs, Noise, Obs, Past, Prediction, Recipe, Sample, Stateful, Transition,
     Update,
 )  # fmt: skip
-from ganglion.nn.actor_critics import Critics, GaussianActor, SoftActorCritics, bounded
+from ganglion.nn.actor_critics import Critics, GaussianActor, SoftActorCritics, beside, bounded
 
 
 @register("algo", "cql")
@@ -118,7 +118,7 @@ class CQL(Algorithm[Sample[Transition], Sample[Transition]]):
         policy at this state and by the policy at the next, each divided by its density."""
         looks, rows = self.cfg.looks, t.reward.shape
         with torch.no_grad():
-            anywhere = ops.anywhere(self.space, self.beside(uniform))
+            anywhere = ops.anywhere(self.space, beside(uniform, looks))
             low, high = ops.bounds(self.space, anywhere)
             even = -(high - low).log().sum().expand(rows[0], looks * rows[1])
             raws = self.model.action(t.obs, t.past)[0], self.model.action(t.next_obs, t.next_past)[0]
@@ -132,12 +132,8 @@ class CQL(Algorithm[Sample[Transition], Sample[Transition]]):
     def several(self, raw: Tensor, normal: Tensor) -> tuple[Tensor, Tensor]:
         """`looks` actions of each row beside each other, and the logarithms of their densities."""
         dist = ops.dist(raw.repeat(1, self.cfg.looks, 1), self.space, squash=True)
-        action, logp = dist.sample_and_log_prob(Noise(normal, self.beside(normal)))
+        action, logp = dist.sample_and_log_prob(Noise(normal, beside(normal, self.cfg.looks)))
         return action, logp
-
-    def beside(self, numbers: Tensor) -> Tensor:
-        """[T, B, looks n] -> [T, looks B, n]."""
-        return numbers.unflatten(-1, (self.cfg.looks, -1)).transpose(1, 2).flatten(1, 2)
 
     def parts(self) -> Mapping[str, Stateful]:
         optims = {"actor_optim": self.actor_optim, "critic_optim": self.critic_optim, "warmth_optim": self.warmth_optim}

@@ -85,7 +85,7 @@ class ArrayAlgorithm(Algorithm[Item, Mini], Generic[Item, Mini]):
     def seen(self, obs: Obs) -> Tensor:
         """An observation as one vector of numbers, [T, B, n]: bytes as parts of 255."""
         flat = nn.flatten(obs, self.spec.obs, WHOLE)
-        return flat / 255 if isinstance(obs, Tensor) and obs.dtype == torch.uint8 else flat
+        return flat / 255 if type(obs) is Tensor and obs.dtype == torch.uint8 else flat
 
 
 WHOLE = Reading(least=1 << 30)  # images are numbers side by side, too

@@ -133,7 +133,7 @@ def goal(params: Any, target: Any, rows: Any, legal: Any, double: bool) -> Any:
     _, _, reward, discount, next_obs, _ = rows
     next_q = values(target, next_obs)
     chooser = values(params, next_obs) if double else next_q
-    chooser = chooser if isinstance(legal, tuple) else jnp.where(legal, chooser, -jnp.inf)
+    chooser = chooser if not len(legal) else jnp.where(legal, chooser, -jnp.inf)
     best = jnp.argmax(chooser, -1)
     return reward + discount * jnp.take_along_axis(next_q, best[..., None], -1)[..., 0]
 

@@ -103,7 +103,7 @@ class PPOJax(ArrayAlgorithm[Rollout, Minibatch]):
 
     def __init__(self, cfg: PPOJaxConfig, spec: EnvSpec) -> None:
         check_plain(cfg.kind, spec)
-        if not isinstance(spec.action, (Discrete, Box)):
+        if type(spec.action) not in (Discrete, Box):
             raise UserError(
                 f"algo.kind: {cfg.kind} needs Discrete or Box actions; {spec.name} has {spec.action}. Try ppo."
             )
@@ -112,9 +112,9 @@ class PPOJax(ArrayAlgorithm[Rollout, Minibatch]):
             raise UserError(f"algo.minibatches: {cfg.minibatches} is more than env.slots * algo.horizon = {rows}.")
         self.cfg, self.spec, self.passes = cfg, spec, cfg.epochs
         body = [nn.flat_size(spec.obs, WHOLE), *cfg.hidden]
-        outputs = spec.action.size if isinstance(spec.action, Box) else spec.action.n
+        outputs = spec.action.size if type(spec.action) is Box else spec.action.n
         params = mlp(seed(), [*body, outputs], "actor", 0.01) | mlp(seed(), [*body, 1], "critic", 1.0)
-        if isinstance(spec.action, Box):
+        if type(spec.action) is Box:
             params["log_std"] = jnp.full(outputs, cfg.log_std)
         self.model = NamedArrays(self.library, params)
         self.optim = NamedArrays(self.library, adam_start(params))
@@ -182,7 +182,7 @@ def read(params: Any, obs: Any) -> tuple[Any, Any]:
 def believed(raw: Any, m: Any) -> tuple[Any, Any]:
     """The log-probability of what was done, and the entropy, [T, B]."""
     if jnp.issubdtype(m.action.dtype, jnp.integer):
-        raw = raw if isinstance(m.legal, tuple) else jnp.where(m.legal, raw, -1e30)
+        raw = raw if not len(m.legal) else jnp.where(m.legal, raw, -1e30)
         logs = jax.nn.log_softmax(raw)
         entropy = -jnp.sum(jnp.where(logs > -1e20, jnp.exp(logs) * logs, 0.0), -1)
         return jnp.take_along_axis(logs, m.action[..., None], -1)[..., 0], entropy

@@ -9,7 +9,10 @@ from ganglion.config import Positive, ProcessorConfig, register
 from ganglion.core import Acted, EnvSpec, Past, Processor, Row, Step
 from ganglion.errors import UserError
 
-DEMO = "demo"  # among a row's extras: 1 in rows of a dataset, 0 in those of an algorithm that imitates it
+# Among the extras of a row:
+DEMO = "demo"  # 1 in rows of a dataset, 0 in those of an algorithm that imitates it
+LABEL = "label"  # what an expert would have done, a name for each part of an action
+TO_GO = "to_go"  # the rewards from a row of a dataset to the end of its episode
 
 
 @register("processor", "demonstrated")

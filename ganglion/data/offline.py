@@ -13,7 +13,7 @@ import torch
 
 from ganglion import ops
 from ganglion.buffers import ReplayConfig
-from ganglion.buffers.demonstrated import DEMO
+from ganglion.buffers.demonstrated import DEMO, TO_GO
 from ganglion.buffers.limiter import Ready
 from ganglion.buffers.mixed import Mixed
 from ganglion.config import RunConfig, register
@@ -53,7 +53,6 @@ from ganglion.runtime.randomness import derive
 from ganglion.runtime.trainer import Trainer
 
 AT_ONCE = 4_096  # rows that are handed on together
-TO_GO = "to_go"  # among a row's extras: the rewards from it to the end of its episode
 
 
 class DatasetSource:
@@ -285,9 +284,10 @@ def storage(cfg: RunConfig, recipe: Recipe, data: Sequence[Stored], agent: Agent
     replay = own.build(data[0].spec, device, fold)
     if cfg.data.store == "disk":
         replay.ring.zeros = Mapped()
-    if type(own) is not ReplayConfig:  # what it draws follows from what was learned
+    if type(own) is not ReplayConfig or own.relabel is not None:  # it follows from what was learned, or is changed
         if cfg.data.weights:
-            raise UserError(f"data.weights: needs algo.replay.kind replay, not {own.kind}, which draws by priority.")
+            told = f"kind replay, not {own.kind}" if own.relabel is None else "relabel none"
+            raise UserError(f"data.weights: needs algo.replay.{told}; only plain rows are drawn by weight.")
         return Filled(replay)
     workers = cfg.data.workers if cfg.data.workers is not None else 0 if cfg.data.store == "device" else 2
     return Loader(replay, cfg.run.seed, agent.device, workers, weights=cfg.data.weights)

@@ -30,7 +30,8 @@ class Explores:
         self.noise = SlotNoise(Stream(seed, "record", agent.device), agent.draws, slots)
 
     def __call__(self, step: Step) -> tuple[Action, Mapping[str, Tensor]]:
-        acted = self.agent.act(step.obs, self.past, self.agent.knobs(TRAINED), self.noise.next())
+        past = self.agent.paid(self.past, step.reward)
+        acted = self.agent.act(step.obs, past, self.agent.knobs(TRAINED), self.noise.next())
         self.past = Past(acted.memory, ~step.valid.to(self.agent.device)[None], acted.carried)
         return acted.action, {"logp": acted.extras["logp"]} if "logp" in acted.extras else {}
 
@@ -42,7 +43,7 @@ class Exploits:
         self.agent, self.past = agent, agent.start(slots)
 
     def __call__(self, step: Step) -> tuple[Action, Mapping[str, Tensor]]:
-        acted = self.agent.predict(step.obs, self.past)
+        acted = self.agent.predict(step.obs, self.agent.paid(self.past, step.reward))
         self.past = Past(acted.memory, ~step.valid.to(self.agent.device)[None], acted.carried)
         return acted.action, {}
 

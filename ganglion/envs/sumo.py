@@ -104,7 +104,7 @@ def yellow(before: Phase, after: Phase) -> Phase:
 # ------------------------------------------------------------ what is seen, and what it is worth
 
 
-class Seen(NamedTuple):
+class LaneCounts(NamedTuple):
     """The lanes of a light now."""
 
     cars: Array
@@ -113,30 +113,30 @@ class Seen(NamedTuple):
     room: Array  # cars that a lane can hold
 
 
-class Moment(NamedTuple):
+class Decided(NamedTuple):
     """What a reward is made of."""
 
     stood: float  # seconds that cars stood on its lanes since the last decision
-    before: Seen
-    now: Seen
+    before: LaneCounts
+    now: LaneCounts
     speed: float  # mean on its lanes, as a part of what is allowed
     out: float  # cars on the lanes that lead away
 
 
-def queues(seen: Seen) -> tuple[Array, ...]:
+def queues(seen: LaneCounts) -> tuple[Array, ...]:
     return np.minimum(seen.cars / seen.room, 1), np.minimum(seen.halting / seen.room, 1)
 
 
-def waits(seen: Seen) -> tuple[Array, ...]:
+def waits(seen: LaneCounts) -> tuple[Array, ...]:
     return *queues(seen), np.minimum(seen.waiting / 300, 1)
 
 
 READY, NOT_READY = np.ones(1, np.float32), np.zeros(1, np.float32)
-OBSERVATIONS: dict[str, tuple[Callable[[Seen], tuple[Array, ...]], int]] = {
+OBSERVATIONS: dict[str, tuple[Callable[[LaneCounts], tuple[Array, ...]], int]] = {
     "queues": (queues, 2),
     "waiting": (waits, 3),
 }
-REWARDS: dict[str, Callable[[Moment], float]] = {
+REWARDS: dict[str, Callable[[Decided], float]] = {
     "stood": lambda moment: -moment.stood / 100,  # the sum is the waiting time of all cars, but for its scale
     "waiting": lambda moment: float(moment.before.waiting.sum() - moment.now.waiting.sum()) / 100,
     "queue": lambda moment: -float(moment.now.halting.sum()) / 10,
@@ -249,22 +249,23 @@ class SumoGame:
         """What an episode came to: seconds that a car stood, those at the gates among them."""
         return {"waiting": self.stood_by_all / max(self.departed, 1), "cars": float(self.departed)}
 
-    def lanes(self, light: Light) -> Seen:
+    def lanes(self, light: Light) -> LaneCounts:
         lane, names = self.sim.lane, light.lanes
         cars, halting = map(lane.getLastStepVehicleNumber, names), map(lane.getLastStepHaltingNumber, names)
         waiting = map(lane.getWaitingTime, names) if self.waits else [0.0] * len(names)
-        return Seen(*np.array([*cars, *halting, *waiting], np.float32).reshape(3, -1), self.room[light.name])
+        rows = np.array([*cars, *halting, *waiting], np.float32).reshape(3, -1)
+        return LaneCounts(rows[0], rows[1], rows[2], self.room[light.name])
 
-    def moment(self, i: int, before: Seen) -> Moment:
+    def moment(self, i: int, before: LaneCounts) -> Decided:
         light, now, lane = self.network.lights[i], self.seen[i], self.sim.lane
         if self.cfg.reward in ("stood", "waiting", "queue"):  # which read nothing else
-            return Moment(self.stood[i], before, now, 0.0, 0.0)
+            return Decided(self.stood[i], before, now, 0.0, 0.0)
         speed = sum(
             lane.getLastStepMeanSpeed(name) / lane.getMaxSpeed(name) * cars
             for name, cars in zip(light.lanes, now.cars.tolist(), strict=True)
         )
         out = float(sum(lane.getLastStepVehicleNumber(name) for name in light.out))
-        return Moment(self.stood[i], before, now, float(speed / max(now.cars.sum(), 1)), out)
+        return Decided(self.stood[i], before, now, float(speed / max(now.cars.sum(), 1)), out)
 
     def shown(self) -> dict[str, Array]:
         """What each light sees: its phase, whether it may change, its lanes."""

@@ -145,6 +145,11 @@ def cycled(normal: Tensor, rows: int) -> Tensor:
     return normal if count == rows else normal.repeat(-(-rows // count), *(1,) * (normal.dim() - 1))[:rows]
 
 
+def beside(numbers: Tensor, count: int) -> Tensor:
+    """[T, B, count n] -> [T, count B, n]: numbers of several actions of each row beside each other."""
+    return numbers.unflatten(-1, (count, -1)).transpose(1, 2).flatten(1, 2)
+
+
 class MeanActor(Encoded):
     """obs -> mean within the bounds of actions, and log deviations that are free parameters [T, B, 2 * A].
 

@@ -136,3 +136,26 @@ class Entities(nn.Module):
         weight = live.to(y.dtype)[..., None]
         mean = (y * weight).sum(1) / weight.sum(1).clamp(min=1)
         return mean.unflatten(0, entities.shape[:2])
+
+
+class TransformerLayer(nn.Module):
+    """Attention to what is seen and a perceptron, each of a layer-normalised stream and added to it (GPT-2). What is
+    nearer may count more, by a learned number of each distance."""
+
+    def __init__(self, size: int, heads: int, window: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.before, self.between = nn.LayerNorm(size), nn.LayerNorm(size)
+        self.query_key_value, self.merge = nn.Linear(size, 3 * size, bias=False), nn.Linear(size, size)
+        self.widen, self.narrow = nn.Linear(size, 4 * size), nn.Linear(4 * size, size)
+        self.distance = nn.Parameter(torch.zeros(heads, window))
+
+    def forward(self, x: Tensor, apart: Tensor, seen: Tensor) -> Tensor:
+        """x [B, N, size]; `apart` [N, N, window] is one-hot of how far two lie apart, `seen` [B, 1, N, N]."""
+        parts = self.query_key_value(self.before(x)).chunk(3, -1)
+        query, key, value = (heads_apart(part, self.heads) for part in parts)
+        near = torch.einsum("hw,nmw->hnm", self.distance, apart)
+        scores = query @ key.transpose(2, 3) * query.shape[-1] ** -0.5 + near
+        x = x + self.merge(attend(scores, value, seen))
+        grown: Tensor = x + self.narrow(nn.functional.gelu(self.widen(self.between(x))))
+        return grown

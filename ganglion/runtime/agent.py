@@ -85,11 +85,13 @@ class Agent:
         self.fresh[slots] = tuple(x.to(self.device) for x in self.algo.carry(slots))
         return Past(laid_out(self.algo.model.initial(slots)), start, self.fresh[slots])
 
+    def paid(self, past: Past, reward: Tensor) -> Past:
+        """The past of slots, once it is known what their last action brought, [B]; on any device."""
+        return past._replace(carried=self.algo.paid(past.carried, reward.to(self.device))) if past.carried else past
+
     def begun(self, past: Past) -> Past:
         """The same, where an episode starts with what a slot carries then."""
-        if not past.carried:
-            return past
-        fresh = self.fresh[past.start.shape[1]]
+        fresh = self.fresh[past.start.shape[1]] if past.carried else ()
         return past._replace(carried=tuple(map(partial(begin, past.start), fresh, past.carried)))
 
     # ------------------------------------------------------------ learning

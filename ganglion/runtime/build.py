@@ -41,11 +41,7 @@ def pick_device(name: str) -> torch.device:
 
 def build_engine(cfg: RunConfig) -> Engine:
     """How act and learn are run, and from which opt step on."""
-    device, mode, library = pick_device(cfg.run.device), cfg.run.fast, cfg.algo.library
-    if library != "torch":  # which compiles its functions itself
-        if mode in ("compile", "graph"):
-            raise UserError(f"run.fast: {cfg.algo.kind} is computed by {library}. Accepted: auto, eager.")
-        return Engine(device)
+    device, mode = pick_device(cfg.run.device), cfg.run.fast if cfg.algo.library == "torch" else "eager"
     if mode == "graph" and device.type != "cuda":
         raise UserError("run.fast: graph needs run.device=cuda. Accepted here: auto, eager, compile.")
     if mode == "compile" and device.type == "cuda":
@@ -126,12 +122,12 @@ def build_learner(cfg: RunConfig, agent: Agent, spec: EnvSpec) -> Learner:
 def build(cfg: RunConfig, engine: Engine | None = None) -> Trainer:
     """A Trainer that has not begun, of the kind that `league` or `run.mode` names."""
     mode = "learners" if cfg.fleet.learners > 1 else cfg.run.mode
-    if mode == "learners" and cfg.algo.library != "torch":
-        raise UserError(f"fleet.learners: the gradients of {cfg.algo.kind} cannot be averaged. Accepted: 1.")
     if cfg.league is not None:
         return cfg.league.build(cfg, engine)
     if cfg.algo.imitates and not cfg.data.path:
         raise UserError(f"algo.kind: {cfg.algo.kind} learns from demonstrations: data.path should name a dataset.")
+    if cfg.algo.offline and mode != "offline":
+        raise UserError(f"run.mode: {cfg.algo.kind} learns from a dataset alone: run.mode=offline data.path=DATA.")
     mode = "with_data" if cfg.data.path and mode == "local" else mode
     trainer: Trainer = registry.lookup("mode", mode).build(cfg, engine)
     return trainer

@@ -108,7 +108,7 @@ class Turn:
         ended: Tensor,
     ) -> tuple[Any, Step, tuple[Acted, ...], Tensor]:  # fmt: skip
         acted = tuple(
-            agent.explore(part(before.obs, place), past, own, dice)
+            agent.explore(part(before.obs, place), agent.paid(past, part(before.reward, place)), own, dice)
             for agent, place, past, own, dice in zip(self.agents, self.places, pasts, knobs, noise, strict=True)
         )
         world, after = self.pure.turn(world, placed(acted, self.places, self.slots))
@@ -200,8 +200,8 @@ class Explorer:
         for _ in range(count):
             before = steps[-1]
             acted = [
-                seat.agent.act(seat.own(before.obs), seat.past, own, seat.noise.next())
-                for seat, own in zip(seats, knobs, strict=True)
+                s.agent.act(s.own(before.obs), s.agent.paid(s.past, s.own(before.reward)), own, s.noise.next())
+                for s, own in zip(seats, knobs, strict=True)
             ]
             steps.append(env.step(placed(acted, self.places, self.spec.slots)))
             acts.append(acted)

@@ -86,7 +86,7 @@ class Table:
     def act(self, step: Step) -> Action:
         """What all do, deterministically, where they see this."""
         acted = [
-            agent.predict(part(step.obs, place), past)
+            agent.predict(part(step.obs, place), agent.paid(past, part(step.reward, place)))
             for agent, place, past in zip(self.agents, self.places, self.pasts, strict=True)
         ]
         starts = ~step.valid.to(self.agents[0].device)[None]

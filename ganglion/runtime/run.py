@@ -419,14 +419,16 @@ class TrainedAgents(NamedTuple):
     outside: Any  # its spaces in gymnasium's words, see `core.Env.outside`
 
 
-def load_agents(folder: Where | str, which: str) -> tuple[RunConfig, list[tuple[Player, Agent]], str]:
+def load_agents(
+    folder: Where | str, which: str, overrides: Iterable[str] = ()
+) -> tuple[RunConfig, list[tuple[Player, Agent]], str]:
     """The agents of a run's best or newest checkpoint, and where they came from."""
-    return load_trained(folder, which)[:3]
+    return load_trained(folder, which, overrides)[:3]
 
 
-def load_trained(folder: Where | str, which: str) -> TrainedAgents:
+def load_trained(folder: Where | str, which: str, overrides: Iterable[str] = ()) -> TrainedAgents:
     folder = open_folder(folder, "the run")
-    cfg = load_config(folder)
+    cfg = load_config(folder, overrides)
     state, path = beside_training(lambda: chosen(folder, Checkpoints(folder / "checkpoints", cfg.save.keep), which))
     torch.set_num_threads(cfg.run.threads)
     env = build_env(cfg)
@@ -454,9 +456,12 @@ def chosen(folder: Where, checkpoints: Checkpoints, which: str) -> tuple[State, 
     return under(load_checkpoint(path, rings=False)[0], "trainer"), path
 
 
-def evaluate(folder: Where | str, episodes: int, seed: int, which: str = "best") -> Mapping[str, Any]:
-    """The deterministic score of a saved agent: mean, median and the 95 % interval of the mean."""
-    cfg, made, path = load_agents(folder, which)
+def evaluate(
+    folder: Where | str, episodes: int, seed: int, which: str = "best", overrides: Iterable[str] = ()
+) -> Mapping[str, Any]:
+    """The deterministic score of a saved agent: mean, median and the 95 % interval of the mean. `overrides`: settings
+    of the run that are others here."""
+    cfg, made, path = load_agents(folder, which, overrides)
     evaluator = build_evaluator(cfg, made, episodes, derive(seed, "test"))
     played, _ = evaluator.run()
     evaluator.close()

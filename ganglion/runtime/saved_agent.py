@@ -59,15 +59,18 @@ class SavedAgent:
             self.past = self.past._replace(start=self.past.start | flags[None])
 
     @torch.no_grad()
-    def act(self, obs: Any, mask: Any = None, deterministic: bool = True) -> Any:
+    def act(self, obs: Any, mask: Any = None, deterministic: bool = True, reward: Any = None) -> Any:
         """The action for an observation, or the actions for a batch, as the environment takes them.
 
         `mask`: the legal actions, where the environment gives them in `info["action_mask"]`. Actions that are not
-        deterministic are those of training: sampled, or with its exploration as it was at the end.
+        deterministic are those of training: sampled, or with its exploration as it was at the end. `reward`: what the
+        last action brought, for agents that are asked for a return; one number per observation.
         """
         seen, single = self._inward(obs, mask)
         slots = len(ops.first(seen))
         past = self.past if self.past is not None and self.past.start.shape[1] == slots else self.agent.start(slots)
+        if reward is not None:
+            past = self.agent.paid(past, torch.as_tensor(np.asarray(reward, np.float32)).reshape(slots))
         if deterministic:
             acted = self.agent.predict(seen, past)
         else:

@@ -12,6 +12,9 @@ from torch import Tensor
 
 from ganglion import ops
 from ganglion.algos.dqn import DQN, DQNConfig
+from ganglion.buffers import RowsConfig
+from ganglion.buffers.demonstrated import LABEL
+from ganglion.buffers.processors import Rows
 from ganglion.config import BufferConfig, Fold, ProcessorConfig, register
 from ganglion.core import (
     Acted,
@@ -139,6 +142,20 @@ class Centred:
 
     def restore(self, state: State) -> None:
         self.total, self.count = state.tensors["total"].clone(), int(state.scalars["count"])
+
+
+@register("processor", "self-labelled")
+class SelfLabelledConfig(ProcessorConfig):
+    """Rows whose own actions are their labels."""
+
+    def build(self, spec: EnvSpec, device: torch.device) -> SelfLabelled:
+        return SelfLabelled(RowsConfig())
+
+
+class SelfLabelled(Rows):
+    def __call__(self, before: Step, past: Past, acted: Acted, after: Step) -> Row:
+        labels = ops.flatten_names({LABEL: acted.action})
+        return super().__call__(before, past, acted._replace(extras={**acted.extras, **labels}), after)
 
 
 # ------------------------------------------------------------ an algorithm that learns from extras in a replay

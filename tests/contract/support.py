@@ -27,6 +27,7 @@ from tests.contract.worlds import (
     ARM,
     CASES,
     DQN,
+    DT,
     FLASH,
     GEARS,
     IMPALA,
@@ -54,12 +55,16 @@ ROWS: dict[str, Settings] = {
     "alphazero": ALPHA,
     "awac": SAC,
     "bc": SAC,
+    "bcq": over(SAC, looks=2),
     "bootstrapped_dqn": DQN,
     "c51": DQN,
     "cql": over(SAC, looks=2),
     "crossq": FLASH,
     "d4pg": SAC,
+    "dagger": {"inner": {"kind": "bc", **SAC, "processor": "self-labelled"}},
     "ddpg": SAC,
+    "decision_transformer": DT,
+    "discrete_bcq": DQN,
     "discrete_sac": SAC,
     "dqfd": DQN,
     "dqn": DQN,
@@ -184,7 +189,7 @@ def resolved(algo: str, more: Settings = NOTHING) -> RunConfig:
 def attempt(algo: str, name: str) -> Cell:
     """What comes of a feature asked of an algorithm: it works, or it is refused in a line. All else is raised."""
     feature, kind = FEATURES[name], registry.lookup("algo", algo)
-    if kind.imitates and feature.run in (seeds, through_broker):
+    if (kind.imitates or kind.offline) and feature.run in (seeds, through_broker):
         return Cell("-")
     action, obs = feature.action or NATIVE[kind.actions], feature.obs
     if kind.actions == "hybrid" and feature.hybrid is not None:

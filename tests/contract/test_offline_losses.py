@@ -201,3 +201,67 @@ def test_edac() -> None:
         cosine = lambda x, y: float(x @ y) / float(np.linalg.norm(x) * np.linalg.norm(y))  # noqa: E731
         alike[b] = sum(cosine(slopes[i, b], slopes[j, b]) for i, j in pairs) / (count - 1)
     assert seen.metrics["likeness"] == pytest.approx(seen.mean(alike), rel=1e-2, abs=1e-3)
+
+
+def test_bcq() -> None:
+    """Fujimoto et al. 2019, algorithm 1: of actions that come from codes, number by number."""
+    looks = 3
+    seen = Learned("bcq", looks=looks, reach=0.2, least=0.75, kl=0.5)
+    t, before, size = seen.t, seen.before, 2 * len(LOW)
+    made, after, old_actor = before.model.generator, seen.after.model.generator, before.target_actor.double().net
+    numbers = seen.noise.normal[0].double().numpy()  # [B, (looks + 2) codes]
+    unit = (said(t.action)[0] - LOW) / HALF - 1
+
+    def network(part: Any, *inputs: Any) -> Any:
+        return said(part(torch.cat([torch.as_tensor(np.array(x))[None, None] for x in inputs], -1).double()))[0, 0]
+
+    def generated(generator: Any, actor: Any, obs: Any, code: Any) -> Any:
+        drawn = np.tanh(network(generator.outward, obs, np.clip(code, -0.5, 0.5)))
+        moved = np.clip(drawn + 0.2 * np.tanh(network(actor.net, obs, drawn)), -1, 1)
+        return LOW + (moved + 1) * HALF
+
+    copied, apart, errors, worth = {}, {}, {}, {}
+    q = said(before.model.value(t.obs, t.past, t.action)[0])[:, 0]
+    for b in seen.rows:
+        obs, next_obs = said(t.obs)[0, b], said(t.next_obs)[0, b]
+        mean, spread = np.split(network(made.inward, obs, unit[b]), 2)
+        back = np.tanh(network(made.outward, obs, mean + np.exp(spread) * numbers[b, :size]))
+        copied[b] = float(((back - unit[b]) ** 2).mean())
+        apart[b] = float((0.5 * (mean**2 + np.exp(2 * spread) - 1 - 2 * spread)).mean())
+        codes = numbers[b, 2 * size :].reshape(looks, size)
+        tries = [generated(after, old_actor, next_obs, code) for code in codes]
+        judged = [critics(before.target, t, b, action, later=True) for action in tries]
+        goal = seen.target(b, max(0.75 * min(pair) + 0.25 * max(pair) for pair in judged))
+        errors[b] = sum((q[k, b] - goal) ** 2 for k in range(2))
+        own = generated(after, before.model.actor, obs, numbers[b, size : 2 * size])
+        worth[b] = -float(critics(seen.after.model, t, b, own)[0])
+    assert seen.metrics["copied"] == pytest.approx(seen.mean(copied), rel=1e-4)
+    assert seen.metrics["kl"] == pytest.approx(seen.mean(apart), rel=1e-4)
+    assert seen.metrics["critic"] == pytest.approx(seen.mean(errors), rel=1e-4)
+    assert seen.metrics["actor"] == pytest.approx(seen.mean(worth), rel=1e-4)
+
+
+@pytest.mark.parametrize("threshold", [0.0, 0.97, 1.0])
+def test_discrete_bcq(threshold: float) -> None:
+    """Values of the next row are of choices whose probability is at least so much of the likeliest one's."""
+    settings = over(DQN, threshold=threshold, loss="mse")
+    bench = Bench(Case("discrete_bcq", "discrete_bcq", THREE, settings=settings))
+    mini, noise, at = bench.learnable()
+    t, own = mini.data, bench.algo
+    now, later = ([said(x.double())[0] for x in own.model.both(*pair)[:2]]  # type: ignore[operator]
+                  for pair in ((t.obs, t.past), (t.next_obs, t.next_past)))  # fmt: skip
+    judged = said(own.target.value(t.next_obs, t.next_past)[0].double())[0]  # type: ignore[attr-defined]
+    rows, td, copied, chosen = [b for b in range(len(judged)) if mini.weight[0, b] > 0], 0.0, 0.0, set()
+    for b in rows:
+        likely = {a: exp(later[1][b, a]) for a in range(3)}
+        usual = [a for a, p in likely.items() if p / max(likely.values()) >= threshold]
+        best = max(usual, key=lambda a: later[0][b, a])
+        chosen.add(len(usual))
+        taken = int(t.action[0, b])
+        goal = t.reward[0, b].item() + t.discount[0, b].item() * judged[b, best]
+        td += (now[0][b, taken] - goal) ** 2 / len(rows)
+        copied += (log(sum(exp(now[1][b, a]) for a in range(3))) - now[1][b, taken]) / len(rows)
+    assert max(chosen) > 1 or threshold == 1.0
+    metrics = own.learn(mini, bench.agent.knobs(at), noise).metrics
+    assert metrics["loss"].item() == pytest.approx(td, rel=1e-4)
+    assert metrics["copied"].item() == pytest.approx(copied, rel=1e-4)

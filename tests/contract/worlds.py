@@ -16,6 +16,7 @@ from ganglion.runtime import check_algorithm
 from ganglion.runtime.random_world import CPU as CPU
 from ganglion.runtime.random_world import RandomWorld as RandomWorld
 from ganglion.runtime.randomness import Stream
+from tests.contract import plugs as plugs  # for what they register
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,7 @@ TRPO = ROLLOUT | {"horizon": 4, "value_steps": 1, "iterations": 2, "halvings": 2
 ACER = {"horizon": 5, "replay": SMALL_REPLAY, "limiter": {"warmup": 80, "opt_interval": 12}, "net": {"hidden": [16]}}
 IMPALA = {"horizon": 8, "net": {"hidden": [16, 16]}}
 SAC = {"replay": SMALL_REPLAY, "limiter": {"warmup": 50, "opt_interval": 6}, "net": {"hidden": [16]}}
+DT = SAC | {"window": 4, "size": 8, "layers": 1}
 FLASH = SAC | {"net_critic": {"hidden": [16, 16]}}
 
 
@@ -255,6 +257,20 @@ CASES = [
     Case("cql", "cql", ARM, settings=over(SAC, looks=3)),
     Case("cql-all", "cql", ARM, MIXED, over(SAC, looks=2, n_step=3, max_norm=5.0, temperature=0.2,
          replay={"kind": "prioritised"}, net={"normalise": True})),
+    Case("bcq", "bcq", ARM, settings=over(SAC, looks=3)),
+    Case("bcq-all", "bcq", ARM, MIXED, over(SAC, looks=2, n_step=3, max_norm=5.0, kl=0.1, least=0.9,
+         replay={"kind": "prioritised"}, net={"normalise": True})),
+    Case("discrete_bcq", "discrete_bcq", TWO, settings=DQN),
+    Case("discrete_bcq-all", "discrete_bcq", THREE, MASKED, over(DQN, n_step=3, threshold=0.9,
+         replay={"kind": "prioritised", "sequence": 4, "burn_in": 1},
+         net={"memory": "lstm", "memory_size": 8, "normalise": True})),
+    Case("dagger", "dagger", TWO, settings={"inner": {"kind": "bc", **SAC, "processor": "self-labelled"}}),
+    Case("dagger-all", "dagger", HYBRID, MIXED, {"inner": {"kind": "bc", **over(SAC, replay={"kind": "prioritised",
+         "sequence": 4}, net={"memory": "gru", "memory_size": 8}), "processor": "self-labelled"}}),
+    Case("decision_transformer", "decision_transformer", TWO, settings=DT),
+    Case("decision_transformer-all", "decision_transformer", HYBRID, MIXED, over(DT, asked=3.0, layers=2, heads=1,
+         replay={"kind": "prioritised"})),
+    Case("decision_transformer-masked", "decision_transformer", THREE, MASKED, over(DT, net={"normalise": False})),
     Case("vdn", "vdn", TWO, settings=DQN),
     Team("vdn-all", "vdn", THREE, CENTRAL_MASKED, over(DQN, dueling=True, lam=0.8, optimism=0.5,
          replay={"kind": "prioritised", "sequence": 4, "burn_in": 1},

@@ -13,7 +13,7 @@ from ganglion import ops
 from ganglion.buffers import ReplayConfig
 from ganglion.core import Progress
 from ganglion.data.dataset import returns_to_go
-from ganglion.data.load import stored
+from ganglion.data.load import load, stored
 from ganglion.data.loader import Loader, Mapped, weighted
 from ganglion.errors import UserError
 from ganglion.runtime.build import build
@@ -162,6 +162,44 @@ def test_beside_an_environment_resumed_exactly(more: list[str], data: Path, tmp_
         pass
     close(whole.state().tensors, again.state().tensors)
     assert again.trainer.at.env_steps == 120
+
+
+def test_a_killed_run_goes_on_with_other_workers(data: Path, tmp_path: Path) -> None:
+    """Saved where batches wait that were gathered and not yet taken."""
+    whole = Run.create(config(data, "data.store=memory", "data.workers=1", f"run.dir={tmp_path / 'whole'}"))
+    for _ in whole.stream():
+        pass
+    left = Run.create(config(data, "data.store=disk", "data.workers=3", f"run.dir={tmp_path / 'left'}"))
+    for log in left.stream():
+        if log.kind == "save" and log.at.opt_steps >= 40:
+            break
+    left.close()
+    again = Run.open(tmp_path / "left", ["data.workers=2"])
+    for _ in again.stream():
+        pass
+    close(whole.state().tensors, again.state().tensors)
+
+
+GOAL = "env={kind: toy, id: goal, size: 4, slots: 4}"
+HINDSIGHT = "algo.replay={batch: 64, relabel: {kind: hindsight, ends: true}}"
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_rows_of_a_dataset_are_relabelled(workers: int, tmp_path: Path) -> None:
+    goals = recorded(tmp_path / "goals", GOAL, episodes=40)
+    missed = float((load(goals).rows.reward < 0).double().mean())
+
+    def trainer(*more: str) -> Any:
+        return build(config(goals, f"data.workers={workers}", HINDSIGHT, *more, env=GOAL))
+
+    made, seen = trainer(), []
+    take = made.learner.buffer.take
+    made.learner.buffer.take = lambda *given: seen.append(take(*given)) or seen[-1]
+    first = trained(made)
+    close(first, trained(trainer()))
+    rewards = torch.cat([sample.data.reward[0] for sample in seen])
+    assert float((rewards == 0).double().mean()) > 0.3 > 1 - missed, "what was reached by chance counts as wanted"
+    assert made.learner.buffer.metrics()
 
 
 def test_refused_settings(data: Path) -> None:

@@ -14,7 +14,8 @@ from ganglion.errors import EnvError, UserError
 
 SMALL = """<net>
  <edge id="a"><lane id="a_0" length="75"/><lane id="a_1" length="150"/></edge>
- <tlLogic id="t"><phase duration="5" state="GrG"/><phase duration="2" state="yry"/><phase duration="5" state="rGr"/></tlLogic>
+ <tlLogic id="t"><phase duration="5" state="GrG"/><phase duration="2" state="yry"/>
+ <phase duration="5" state="rGr"/></tlLogic>
  <tlLogic id="always"><phase duration="5" state="G"/></tlLogic>
  <connection from="a" to="b" fromLane="0" toLane="0" tl="t" linkIndex="0"/>
  <connection from="a" to="c" fromLane="1" toLane="0" tl="t" linkIndex="1"/>
@@ -59,10 +60,8 @@ needs_sumo = pytest.mark.skipif(bool(missing), reason=missing)
 def played(cfg: SumoConfig, seed: int, actions: Any) -> tuple[list[Any], dict[str, float]]:
     game = SumoGame(cfg)
     try:
-        steps = [game.reset(seed)]
-        for action in actions:
-            steps.append(game.step(dict.fromkeys(game.names, action)))
-        return steps, game.told()
+        first = game.reset(seed)
+        return [first, *(game.step(dict.fromkeys(game.names, action)) for action in actions)], game.told()
     finally:
         game.close()
 

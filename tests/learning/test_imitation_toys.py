@@ -11,6 +11,7 @@ import torch
 from ganglion.config import RunConfig
 from ganglion.data import files
 from ganglion.runtime.build import build
+from ganglion.runtime.run import Run
 from tests.learning.test_offline_toys import CHOICE, REAL, dataset
 
 SMALL: dict[str, Any] = {"net": {"hidden": [32]}, "replay": {"batch": 64}, "gamma": 0.5, "lr": 3e-3, "lr_critic": 3e-3}
@@ -35,6 +36,25 @@ LEARNERS = {
     "airl": ({"kind": "airl", "inner": WARM, **JUDGED}, CHOICE),
     "gail-real": ({"kind": "gail", "inner": SAC, **JUDGED}, REAL),
 }
+
+
+def test_an_expert_is_asked_where_the_learner_went(tmp_path: Path) -> None:
+    """The expert saw rewards; who learns from it sees labels alone."""
+    learns = {"kind": "dqn", **{k: v for k, v in SMALL.items() if k != "lr_critic"}, "n_step": 1, "target_every": 50}
+    cfg = {"env": CHOICE, "run": {"device": "cpu"}, "eval": {"episodes": 64}, "log": ["jsonl"]}
+    where = {"device": "cpu", "dir": str(tmp_path / "expert")}
+    expert = Run.create(
+        RunConfig.model_validate({**cfg, "algo": learns, "run": where, "train": {"budget": "4k steps"}})
+    )
+    for _ in expert.stream():
+        pass
+    expert.close()
+    copies = {"kind": "bc", "net": {"hidden": [32]}, "lr": 3e-3, "limiter": {"opt_interval": 8, "warmup": 64}}
+    algo = {"kind": "dagger", "expert": str(tmp_path / "expert"), "inner": copies}
+    trainer = build(RunConfig.model_validate({**cfg, "algo": algo, "train": {"budget": "4k steps"}}))
+    for _ in trainer():
+        pass
+    assert trainer.run_evaluate()[1]["eval/return_mean"] >= 0.95 * 8
 
 
 @pytest.mark.parametrize("name", LEARNERS)
