@@ -40,6 +40,7 @@ class AlphaZeroConfig(AlgoConfig):
     """AlphaZero."""
 
     actions = "discrete"
+    lacks = {"n_step": "its returns look ahead to the end of a sequence"}
     lr: RateSchedule = linear(2e-3, 2e-4)
     optim: nn.OptimConfig = nn.OptimConfig()
     search: Literal["puct", "gumbel"] = "puct"
@@ -118,12 +119,15 @@ class AlphaZero(Algorithm[Sample[Rollout], Sample[Rollout]]):
         return search.calm(super().neutral(rows))
 
     def predict(self, obs: Obs, past: Past, noise: Noise) -> Prediction:
-        obs, noise = ops.map_tree(lambda x: x.flatten(0, 1), (obs, noise))
-        logits, value = self.said(obs)
-        root = search.Root(self.rules.read(obs), logits, value)
-        found = self.planner.plan(root, self.dynamics, obs["action_mask"].bool(), noise)
+        found = self.found(*ops.map_tree(lambda x: x.flatten(0, 1), (obs, noise)))
         weights, action, value = (x.unflatten(0, past.start.shape) for x in found[:3])
         return Prediction(search.Planned(weights, action), value, ())
+
+    def found(self, obs: Obs, noise: Noise) -> search.Found:
+        """A search from each of N boards."""
+        logits, value = self.said(obs)
+        root = search.Root(self.rules.read(obs), logits, value)
+        return self.planner.plan(root, self.dynamics, obs["action_mask"].bool(), noise)
 
     def dynamics(self, board: Tensor, action: Tensor) -> search.Outcome:
         after, reward, ended = self.rules.play(board, action)

@@ -90,7 +90,8 @@ class D4PGCritic(nn.Encoded):
 
     def value(self, obs: Obs, past: Past, action: Action | None = None) -> tuple[Tensor, Memory]:
         assert action is not None
-        return self.mean(self.logits(obs, past, action)), ()
+        features, memory = self.encode(obs, of_critics(past))
+        return self.mean(self.nets(features, action)[0]), memory
 
 
 class D4PG(Algorithm[Sample[Transition], Sample[Transition]]):

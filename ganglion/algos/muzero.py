@@ -1,13 +1,14 @@
 """MuZero (Schrittwieser et al. 2020): a tree search in a learned model, which is right where the search looks.
 
 With `search: gumbel` it is Gumbel MuZero (Danihelka et al. 2022), with `consistency` its latent states follow what is
-seen (Ye et al. 2021). Sequences are [T, B, ...]: the model is unrolled from their first row.
+seen, with `value_prefix` it predicts sums of rewards (both Ye et al. 2021), with `reanalyse` some of its targets are
+searched anew (Schrittwieser et al. 2021). Sequences are [T, B, ...]: the model is unrolled from their first row.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 from pydantic import Field, model_validator
@@ -32,6 +33,8 @@ from ganglion.core import (
     Stateful, Update,
 )  # fmt: skip
 from ganglion.errors import UserError
+from ganglion.nn.latent_model import LatentModel, LatentState, goals, unrolled, wrong
+from ganglion.nn.support import Support
 
 
 @register("algo", "muzero")
@@ -39,6 +42,7 @@ class MuZeroConfig(AlgoConfig):
     """MuZero."""
 
     actions = "discrete"
+    lacks = {"n_step": "its returns look ahead to the end of a sequence"}
     lr: RateSchedule = linear(2e-3, 2e-4)
     optim: nn.OptimConfig = nn.OptimConfig()
     gamma: float = Field(0.997, ge=0, le=1)
@@ -55,6 +59,8 @@ class MuZeroConfig(AlgoConfig):
     lam: float = Field(1.0, ge=0, le=1)  # of those returns
     value_weight: NonNegative = 0.25
     consistency: NonNegative = 0.0  # weight of latent states being those of what is seen later (2 in the paper)
+    value_prefix: bool = False  # the model predicts sums of up to `unroll` rewards, not each
+    reanalyse: float = Field(0.0, ge=0, le=1)  # share of a batch whose policies and values are searched anew
     support: int = Field(20, ge=1, le=1_000)  # rescaled values and rewards lie between -this and this
     max_norm: Positive = 5.0
     net: nn.MLPConfig = nn.MLPConfig(hidden=(128, 128))
@@ -76,66 +82,22 @@ class MuZeroConfig(AlgoConfig):
         return Recipe(self.processor, self.replay.rollouts(self.gamma, self.horizon), self.limiter)
 
 
-class Foreseen(NamedTuple):
-    """What the model says of a latent state, and of the action that led to it; values as logits of a support."""
-
-    latent: Tensor  # [T, B, size]
-    reward: Tensor  # [T, B, bins]
-    logits: Tensor  # [T, B, A]
-    value: Tensor  # [T, B, bins]
-
-
-class WorldModel(nn.Encoded):
-    """obs -> latent state; latent state and action -> the next one and a reward; latent state -> logits and a value."""
-
-    def __init__(self, cfg: MuZeroConfig, spec: EnvSpec, actions: int) -> None:
-        super().__init__(cfg.net, spec.obs)
-        nn.check_mask(spec)
-        self.actions, bins = actions, 2 * cfg.support + 1
-        self.represent = cfg.net.body(self.encoder.out)
-        size = self.represent.out
-        self.step, self.read = cfg.net.body(size + actions), cfg.net.body(size)
-        self.reward, self.critic = nn.LinearHead(self.step, bins), nn.LinearHead(self.read, bins)
-        self.actor = nn.PolicyHead(self.read, spec.action, cfg.net.init)
-        if cfg.consistency:
-            self.project, self.foretell = cfg.net.body(size), cfg.net.body(size)
-
-    def see(self, obs: Obs, past: Past) -> Tensor:
-        """The latent state of what is seen, [T, B, size]."""
-        return scaled(self.represent(self.encoder(obs, past)[0])[0])
-
-    def imagine(self, latent: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        """The latent state after an action, and the logits of its reward."""
-        one_hot = (torch.arange(self.actions, device=action.device) == action.unsqueeze(-1)).to(latent.dtype)
-        hidden = self.step(torch.cat([latent, one_hot], -1))[0]
-        return scaled(hidden + latent), self.reward(hidden)
-
-    def judge(self, latent: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits of actions and of a value."""
-        hidden = self.read(latent)[0]
-        return self.actor(hidden), self.critic(hidden)
-
-
-def scaled(latent: Tensor) -> Tensor:
-    """From 0 to 1 in every row."""
-    low, high = latent.amin(-1, keepdim=True), latent.amax(-1, keepdim=True)
-    return (latent - low) / (high - low).clamp(min=1e-5)
-
-
 class MuZero(Algorithm[Sample[Rollout], Sample[Rollout]]):
     """Search in a model of the world that is learned from what the search will ask it."""
 
-    model: WorldModel
+    model: LatentModel
 
     def __init__(self, cfg: MuZeroConfig, spec: EnvSpec) -> None:
         if cfg.net.recurrent:
             raise UserError("algo.net.memory: muzero has none. Accepted: none.")
         self.cfg, self.sign = cfg, 1.0 if cfg.players == 1 else -1.0
-        actions = nn.discrete_actions(cfg, spec)
-        self.model = WorldModel(cfg, spec, actions)
+        self.actions, self.support = nn.discrete_actions(cfg, spec), Support(cfg.support, 2 * cfg.support + 1)
+        sizes, prefix = (self.actions, self.actions), cfg.unroll * cfg.value_prefix
+        self.model = LatentModel(cfg.net, spec, *sizes, self.support, prefix, cfg.consistency > 0)
         self.optim = nn.optimiser(cfg.optim, self.model, lr=cfg.lr(0.0), max_norm=cfg.max_norm)
         puct, gumbel = search.PuctRule(cfg.simulations, cfg.c_init), search.GumbelRule(cfg.simulations, cfg.considered)
-        self.planner = search.Planner(gumbel if cfg.search == "gumbel" else puct, actions, cfg.noise, cfg.alpha)
+        rule = gumbel if cfg.search == "gumbel" else puct
+        self.planner = search.Planner(rule, self.actions, cfg.noise, cfg.alpha)
 
     # ------------------------------------------------------------ acting
 
@@ -149,98 +111,64 @@ class MuZero(Algorithm[Sample[Rollout], Sample[Rollout]]):
         return search.calm(super().neutral(rows))
 
     def predict(self, obs: Obs, past: Past, noise: Noise) -> Prediction:
-        latent = self.model.see(obs, past)
-        logits, value = self.model.judge(latent)
-        root = search.Root(*(x.flatten(0, 1) for x in (latent, logits, self.number(value))))
+        state = self.model.see(obs, past)
+        logits, value = self.model.judge(state)
+        root = search.Root(*ops.map_tree(lambda x: x.flatten(0, 1), (state, logits, self.support.number(value))))
         legal = ops.mask(obs)
         legal = torch.ones_like(root.logits, dtype=torch.bool) if legal is None else legal.flatten(0, 1).bool()
         found = self.planner.plan(root, self.dynamics, legal, ops.map_tree(lambda x: x.flatten(0, 1), noise))
         weights, action, value = (x.unflatten(0, past.start.shape) for x in found[:3])
         return Prediction(search.Planned(weights, action), value, ())
 
-    def dynamics(self, latent: Tensor, action: Tensor) -> search.Outcome:
-        after, reward = self.model.imagine(latent[None], action[None])
+    def dynamics(self, state: LatentState, action: Tensor) -> search.Outcome:
+        rows = ops.map_tree(lambda x: x[None], state)
+        after, _, reward = self.model.imagine(rows, self.one_hot(action)[None])
         logits, value = self.model.judge(after)
-        pays, worth = self.number(reward)[0], self.number(value)[0]
-        return search.Outcome(after[0], pays, torch.full_like(pays, self.sign * self.cfg.gamma), logits[0], worth)
+        discount = torch.full_like(reward[0], self.sign * self.cfg.gamma)
+        now = ops.map_tree(lambda x: x[0], after)
+        return search.Outcome(now, reward[0], discount, logits[0], self.support.number(value)[0])
+
+    def one_hot(self, action: Tensor) -> Tensor:
+        return (torch.arange(self.actions, device=action.device) == action.unsqueeze(-1)).to(torch.float32)
 
     def explore(self, prediction: Prediction, knobs: Knobs, noise: Noise) -> Acted:
         action = self.planner.choose(prediction.dist, knobs["temperature"], noise)
         return Acted(action, {"weights": prediction.dist.weights, "value": prediction.value}, ())
 
-    # ------------------------------------------------------------ numbers as distributions
-
-    def support(self, like: Tensor) -> Tensor:
-        return torch.arange(-self.cfg.support, self.cfg.support + 1, device=like.device, dtype=like.dtype)
-
-    def number(self, logits: Tensor) -> Tensor:
-        """What logits of the support stand for: [..., bins] -> [...]."""
-        return ops.unrescale(ops.from_two_hot(logits.softmax(-1), self.support(logits)))
-
-    def entropy_of(self, logits: Tensor, number: Tensor) -> Tensor:
-        """The cross-entropy of logits with the two-hot of rescaled numbers."""
-        goal = ops.two_hot(ops.rescale(number), self.support(logits))
-        return -(goal * logits.log_softmax(-1)).sum(-1)
-
     # ------------------------------------------------------------ learning
 
     def learn(self, mini: Sample[Rollout], knobs: Knobs, noise: Noise) -> Update:
-        r, count = mini.data, self.cfg.unroll
-        goal, alive, over = self.goals(r)
-        seen = self.unrolled(r)
+        r, count = self.renewed(mini.data), self.cfg.unroll
+        goal = goals(self.model, r, self.sign, self.cfg.lam)
+        seen = unrolled(self.model, r.obs, r.past, self.one_hot(r.action[:count]))
         rows, weight = slice(0, count + 1), mini.weight[:1]
-        log_probs = ops.Categorical(seen.logits).log_probs()
-        policy = -(r.extras["weights"][rows] * log_probs).sum(-1)
-        value = self.entropy_of(seen.value, torch.where(alive, goal, 0.0)[rows])
-        reward = self.entropy_of(seen.reward[1:], torch.where(alive, r.reward, 0.0)[:count])
-        known = (alive | over)[rows]  # after an ending the model should foresee nothing, for ever
-        terms = {
-            "policy": ops.weighted_mean(policy, weight * alive[rows]),
-            "value": ops.weighted_mean(value, weight * known),
-            "reward": ops.weighted_mean(reward, weight * known[:-1]),
-        }
+        policy = -(r.extras["weights"][rows] * ops.Categorical(seen.policy).log_probs()).sum(-1)
+        terms = wrong(self.model, seen, r, goal, weight)
+        terms["policy"] = ops.weighted_mean(policy, weight * goal.alive[rows])
         loss = terms["policy"] + self.cfg.value_weight * terms["value"] + terms["reward"]
         if self.cfg.consistency:
-            terms["consistency"] = ops.weighted_mean(self.apart(r, seen.latent), weight * alive[1 : count + 1])
             loss = loss + self.cfg.consistency * terms["consistency"]
         norm = self.optim.step(loss, lr=knobs["lr"])
-        error = (self.number(seen.value[:1]) - goal[:1]).detach()
+        error = (self.support.number(seen.value[:1]) - goal.value[:1]).detach()
         return Update(
             {k: v.detach() for k, v in (terms | {"grad_norm": norm}).items()},
             ops.sequence_priority(error, mini.weight[:1]),
         )
 
     @torch.no_grad()
-    def goals(self, r: Rollout) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns [T, B], over what search said of later rows; which rows come before an ending; which after one that
-        was no truncation."""
-        last = self.number(self.model.judge(self.model.see(*r.last))[1])
-        after = torch.cat([r.extras["value"][1:], last])
-        goal = ops.lambda_returns(r.reward, after, self.sign * r.discount, r.cut, self.cfg.lam)
-        ended = r.cut.long().cumsum(0) - r.cut.long()
-        finished = (r.cut & (r.discount == 0) & (ended == 0)).long()
-        return goal, ended == 0, finished.cumsum(0) - finished > 0
-
-    def unrolled(self, r: Rollout) -> Foreseen:
-        """What the model foresees from the first row under the actions that were taken, [unroll + 1, B, ...]."""
-        latent = self.model.see(ops.map_tree(lambda x: x[:1], r.obs), Past((), r.past.start[:1]))
-        latents, rewards = [latent], [latent.new_zeros(*latent.shape[:2], 2 * self.cfg.support + 1)]
-        for k in range(self.cfg.unroll):
-            latent = 0.5 * latent + 0.5 * latent.detach()  # as the paper halves the gradient of each step
-            latent, reward = self.model.imagine(latent, r.action[k : k + 1])
-            latents.append(latent)
-            rewards.append(reward)
-        whole = torch.cat(latents)
-        return Foreseen(whole, torch.cat(rewards), *self.model.judge(whole))
-
-    def apart(self, r: Rollout, latent: Tensor) -> Tensor:
-        """Minus the cosine between foreseen latent states and those of what was then seen, [unroll, B]."""
-        rows = slice(1, self.cfg.unroll + 1)
-        with torch.no_grad():
-            later = self.model.see(ops.map_tree(lambda x: x[rows], r.obs), Past((), r.past.start[rows]))
-            goal = self.model.project(later)[0]
-        told = self.model.foretell(self.model.project(latent[1:])[0])[0]
-        return -torch.nn.functional.cosine_similarity(told, goal, -1)
+    def renewed(self, r: Rollout) -> Rollout:
+        """With what a search says now of the rows that are unrolled, in every so manyth sequence."""
+        slots = r.reward.shape[1]
+        if not (count := round(self.cfg.reanalyse * slots)):
+            return r
+        which = torch.arange(count, device=r.reward.device) * slots // count
+        obs, start = ops.map_tree(lambda x: x[: self.cfg.unroll + 1].index_select(1, which), (r.obs, r.past.start))
+        found = self.predict(obs, Past((), start), self.neutral(start))
+        extras, fresh = dict(r.extras), {"weights": found.dist.weights, "value": found.value}
+        for name, x in fresh.items():
+            first, rest = extras[name].split([len(x), len(r.reward) - len(x)])
+            extras[name] = torch.cat([first.index_copy(1, which, x), rest])
+        return r._replace(extras=extras)
 
     def parts(self) -> Mapping[str, Stateful]:
         return {"model": self.model, "optim": self.optim}

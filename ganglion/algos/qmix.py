@@ -92,6 +92,9 @@ class MixedQ(Model):
     def initial(self, slots: int) -> Memory:
         return self.own.initial(slots)
 
+    def action(self, obs: Obs, past: Past) -> tuple[Tensor, Memory]:
+        return self.own.action(obs, past)
+
     def value(self, obs: Obs, past: Past, action: object = None) -> tuple[Tensor, Memory]:
         return self.own.value(obs, past)
 

@@ -40,7 +40,7 @@ class RunData:
     @property
     def task(self) -> str:
         env = self.config.get("env", {})
-        return str(env.get("id") or env.get("kind", "?"))
+        return env if isinstance(env, str) else str(env.get("id") or env.get("kind", "?"))
 
     def curve(self, metric: str = EVAL, x: str = "env_steps") -> Curve:
         """Where it was recorded, and what it was."""

@@ -11,17 +11,22 @@ from ganglion.cli import (
     check,
     compare,
     data,
+    doctor,
+    eject,
     evaluate,
     explore,
+    export,
     launch,
     league,
     listing,
     play,
     record,
     replay,
+    report,
     resume,
     show,
     train,
+    tune,
 )
 from ganglion.cli.text import say
 from ganglion.errors import UserError, nearest
@@ -40,6 +45,11 @@ COMMANDS = {
     "list": listing,
     "show": show,
     "compare": compare,
+    "tune": tune,
+    "doctor": doctor,
+    "report": report,
+    "export": export,
+    "eject": eject,
     "check": check,
     "bench": bench,
 }
@@ -66,6 +76,11 @@ examples:
   ganglion show cartpole/dqn                        every setting, resolved
   ganglion show runs/cartpole-dqn-20260101-120000   how a run does, with its curve
   ganglion compare runs/study                       groups of runs: scores, intervals, a verdict
+  ganglion tune cartpole/ppo --trials 30 --budget 20k     settings searched by Optuna; --method pbt: a population
+  ganglion doctor runs/cartpole-dqn-20260101-120000 what is wrong with a run, and what to change
+  ganglion export runs/cartpole-dqn-20260101-120000 --to onnx       its agent, without Ganglion
+  ganglion eject runs/cartpole-dqn-20260101-120000 > one.py         its algorithm, in one file
+  ganglion report runs/study                        one page of HTML; also Markdown, a model card
   ganglion check MyEnv-v0 --import my_module        is this environment fit to train on?
   ganglion bench cartpole/ppo                       how fast, where the time goes, how far from the limit
 

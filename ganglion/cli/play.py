@@ -1,8 +1,11 @@
-"""Shows a saved agent at play, as a file (.gif, .mp4) or in a window.
+"""Shows a saved agent at play, as a file (.gif, .mp4) or in a window; or lets a person play a board game against it.
 
 ganglion play runs/cartpole-dqn-20260101-120000                       into the run's videos folder
 ganglion play runs/cartpole-dqn-20260101-120000 --out cartpole.mp4
 ganglion play runs/cartpole-dqn-20260101-120000 --window
+ganglion play runs/tictactoe-alphazero-20260101-120000 --human            against you, in the terminal
+ganglion play runs/tictactoe-alphazero-20260101-120000 --human --browser  on a page, for this machine alone
+ganglion play runs/tictactoe-alphazero-20260101-120000 --tree tree.svg --moves 4,0    what it searches there
 """
 
 from __future__ import annotations
@@ -26,6 +29,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--out", metavar="FILE", help="a .gif or .mp4 file")
     where.add_argument("--window", action="store_true", help="a window instead of a file")
+    where.add_argument("--human", action="store_true", help="a board game against you, in the terminal")
+    where.add_argument("--tree", metavar="FILE", help="a picture of its search tree: .svg, .png or .pdf")
+    parser.add_argument("--browser", action="store_true", help="with --human: on a page of this machine")
+    parser.add_argument("--port", type=int, default=0, metavar="N", help="of that page (0: any that is free)")
+    parser.add_argument("--second", action="store_true", help="with --human: the agent begins")
+    parser.add_argument("--moves", default="", metavar="A,B", help="with --tree: actions that lead to the position")
     parser.add_argument("--episodes", type=int, default=1, metavar="N", help="how many (1)")
     parser.add_argument("--frames", type=int, default=5_000, metavar="N", help="at most so many in all (5000)")
     parser.add_argument("--fps", type=int, default=30, metavar="N", help="frames per second (30)")
@@ -39,8 +48,14 @@ def run(args: argparse.Namespace) -> int:
     for name in MOST:
         if not 1 <= getattr(args, name) <= MOST[name]:
             raise UserError(f"--{name} should be between 1 and {MOST[name]}, got {getattr(args, name)}.")
+    if not 0 <= args.port < 2**16:
+        raise UserError(f"--port should be between 0 and 65535, got {args.port}.")
     if not 0 <= args.seed < 2**31:
         raise UserError(f"--seed should be between 0 and {2**31 - 1}, got {args.seed}.")
+    if (args.browser or args.second) and not args.human:
+        raise UserError(f"--{'browser' if args.browser else 'second'}: goes with --human.")
+    if args.human or args.tree:
+        return on_board(args, folder)
     videos = folder / "videos" if isinstance(folder, Path) else Path(f"videos/{folder.name}")
     out = Path(args.out) if args.out else videos / f"{args.which}-{args.seed}.gif"
     if not args.window and out.suffix not in (".gif", ".mp4"):
@@ -61,6 +76,26 @@ def run(args: argparse.Namespace) -> int:
         return 0
     count = into_file(shown, out, args.fps)
     say(f"{count} frames in {out}")
+    return 0
+
+
+def on_board(args: argparse.Namespace, folder: Any) -> int:
+    """A board game against a person, or what is searched in one."""
+    load_torch()
+    from ganglion.cli import human
+    from ganglion.config.files import import_module
+
+    for module in args.imports:
+        import_module(module)
+    against, second = human.opponent(folder, args.which), int(args.second)
+    if args.tree:
+        from ganglion.cli.tree_picture import picture
+
+        say(picture(against, args.moves, args.tree))
+    elif args.browser:
+        human.in_browser(against, second, args.port)
+    else:
+        human.in_terminal(human.HumanMatch(against, second))
     return 0
 
 

@@ -6,7 +6,8 @@ Otherwise settings come from a preset or a file, then path=value in order; the l
 (1e-3), words, [lists], {mappings: too}. A path may lead into anything shown by `ganglion show`:
 
   ganglion train cartpole/dqn algo.net.hidden=[64,64] algo.replay.kind=prioritised
-  ganglion train cartpole/dqn sweep.run.seed=[0,1,2]       three runs, one after the other
+  ganglion train cartpole/dqn sweep.run.seed=[0,1,2]       three runs, one after the other; a ranked table
+  ganglion train my.yaml sweep.algo.lr=[1e-3,3e-4] --parallel 4     in processes of their own, four at a time
   ganglion train cartpole/ppo --seeds 16                   16 runs as one batched model; mean and 95 % interval
   ganglion train my.yaml sweep.algo.lr=[1e-3,3e-4] --together    the same for numbers of the algorithm
 
@@ -21,12 +22,13 @@ from os.path import isfile
 from pathlib import Path
 
 from ganglion.cli.arguments import asked_cases, config_arguments
-from ganglion.cli.text import hear_warnings, say
+from ganglion.cli.text import hear_warnings
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     config_arguments(parser)
     parser.add_argument("--together", action="store_true", help="the runs of a sweep as one batched model (ppo, dqn)")
+    parser.add_argument("--parallel", type=int, metavar="N", help="the runs of a sweep in N processes at a time")
 
 
 WHICH = ("fleet.address", "fleet.host", "fleet=")  # settings that say which Ray
@@ -59,17 +61,17 @@ def run(args: argparse.Namespace) -> int:
     begin_early(args)
     configs = asked_cases(args)
     hear_warnings()
-    if args.seeds is not None or args.together:
+    if args.together or (args.seeds is not None and args.parallel is None):
         from ganglion.cli import train_seeds
 
         return train_seeds.train(configs, args.imports)
+    from ganglion.cli import sweep
+
+    if args.parallel is not None:
+        return sweep.parallel(configs, args.imports, args.parallel)
+    if len(configs) > 1:
+        return sweep.one_by_one(configs, args.imports)
     from ganglion.cli.training_loop import drive
     from ganglion.runtime.run import Run
 
-    for number, config in enumerate(configs, 1):
-        if len(configs) > 1:
-            say(f"Run {number} of {len(configs)}: {config.title}")
-        code = drive(Run.create(config), args.imports)
-        if code:
-            return code
-    return 0
+    return drive(Run.create(configs[0]), args.imports)

@@ -58,12 +58,12 @@ class LogSection(Config):
     shorthand: ClassVar[str] = "writers"
     every: Every = every("1k steps")
     writers: tuple[WriterConfig, ...] = Field(default_factory=lambda: ("console", "jsonl"))  # type: ignore[arg-type]
+    health: bool = True  # says in a line what is wrong with training (`ganglion doctor` says more)
 
     @field_validator("writers")
     @classmethod
     def _different(cls, writers: tuple[WriterConfig, ...]) -> tuple[WriterConfig, ...]:
-        kinds = [w.kind for w in writers]
-        if len(set(kinds)) < len(kinds):
+        if len({writer.kind for writer in writers}) < len(writers):
             raise ValueError("should name each writer once")
         return writers
 

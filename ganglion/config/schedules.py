@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import pairwise
 from math import cos, pi
 from typing import Annotated, Self
@@ -12,7 +13,7 @@ from ganglion.config.model import Schedule
 from ganglion.config.values import Rate, within
 from ganglion.registry import register
 
-Single = Annotated[float, within(-1e30, 1e30)]  # fits float32; what it is for says how much of it is accepted
+Single = Annotated[float, AfterValidator(partial(within, -1e30, 1e30))]  # fits float32
 
 
 @register("schedule", "constant")
@@ -89,20 +90,16 @@ class Piecewise(Schedule):
         return self.points[0 if fraction <= self.points[0][0] else -1][1]
 
 
-def _stays(low: float, high: float) -> AfterValidator:
+def stays(low: float, high: float, schedule: Schedule) -> Schedule:
     """Refuses a schedule that leaves [low, high] anywhere."""
-
-    def check(schedule: Schedule) -> Schedule:
-        if not all(low <= schedule(k / 100) <= high for k in range(101)):
-            raise ValueError(f"should stay from {low:g} to {high:g} over the whole budget")
-        return schedule
-
-    return AfterValidator(check)
+    if not all(low <= schedule(k / 100) <= high for k in range(101)):
+        raise ValueError(f"should stay from {low:g} to {high:g} over the whole budget")
+    return schedule
 
 
-Share = Annotated[Schedule, _stays(0.0, 1.0)]  # a probability, an exponent of a correction
-Amount = Annotated[Schedule, _stays(0.0, 1e15)]  # the weight of a loss
-RateSchedule = Annotated[Schedule, _stays(0.0, 1e30)]  # a learning rate
+Share = Annotated[Schedule, AfterValidator(partial(stays, 0.0, 1.0))]  # a probability, an exponent of a correction
+Amount = Annotated[Schedule, AfterValidator(partial(stays, 0.0, 1e15))]  # the weight of a loss
+RateSchedule = Annotated[Schedule, AfterValidator(partial(stays, 0.0, 1e30))]  # a learning rate
 
 
 def constant(value: float) -> Constant:

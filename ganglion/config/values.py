@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import partial
 from math import inf, isfinite
 from typing import Annotated, Any, Literal, Protocol
 
@@ -112,24 +113,21 @@ def read_count(value: object) -> object:
     return value
 
 
-def within(low: float, high: float) -> AfterValidator:
+def within(low: float, high: float, number: float) -> float:
     """Refuses numbers outside of [low, high]."""
-
-    def check(number: float) -> float:
-        if not low <= number <= high:
-            raise ValueError(f"should be from {low:g} to {high:g}")
-        return number
-
-    return AfterValidator(check)
+    if not low <= number <= high:
+        raise ValueError(f"should be from {low:g} to {high:g}")
+    return number
 
 
-# What fields accept: numbers that torch's float32 and int64 hold, and with them what is computed from them.
+# What fields accept (`tuning.space` reads it, too): numbers that torch's float32 and int64 hold, and with them what is
+# computed from them.
 # A field may narrow them: count: Count = Field(1, ge=1, le=100).
-Count = Annotated[int, BeforeValidator(read_count), within(0, _MOST)]
-Real = Annotated[float, within(-_MOST, _MOST)]
-NonNegative = Annotated[float, within(0.0, _MOST)]
-Positive = Annotated[float, within(_LEAST, _MOST)]
-Rate = Annotated[float, within(_LEAST, 1e30)]  # of learning: one that is too high ends a run by itself
+Count = Annotated[int, BeforeValidator(read_count), AfterValidator(partial(within, 0, _MOST))]
+Real = Annotated[float, AfterValidator(partial(within, -_MOST, _MOST))]
+NonNegative = Annotated[float, AfterValidator(partial(within, 0.0, _MOST))]
+Positive = Annotated[float, AfterValidator(partial(within, _LEAST, _MOST))]
+Rate = Annotated[float, AfterValidator(partial(within, _LEAST, 1e30))]  # of learning: too high, it ends a run
 
 
 def _magnify(number: str, suffix: str) -> float:

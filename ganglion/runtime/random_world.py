@@ -52,7 +52,7 @@ def draw(space: Space, slots: int, g: torch.Generator, mask: bool = False) -> An
             bits[:, 0] = 1  # as a mask, it leaves something legal
             return bits.bool() if mask else bits
         case Composite():
-            return {k: draw(s, slots, g, mask=k == "action_mask") for k, s in space.items.items()}
+            return {k: draw(s, slots, g, mask or k == "action_mask") for k, s in space.items.items()}
 
 
 class RandomWorld(Env):

@@ -34,6 +34,7 @@ from ganglion.fast.profile import Profile
 from ganglion.record.atomic_write import recover, write_file
 from ganglion.record.checkpoint import Checkpoints, beside_training, check_matches, disk_error, not_finite, read_meta
 from ganglion.record.checkpoint import load as load_checkpoint
+from ganglion.record.health import HealthWatch
 from ganglion.record.lock import held
 from ganglion.record.manifest import foreign
 from ganglion.record.mirror import Mirror
@@ -150,20 +151,19 @@ class Run:
             raise
 
     @classmethod
-    def open(cls, folder: Where | str, overrides: Iterable[str] = ()) -> Run:
-        """A run as its newest checkpoint left it; from the start where there is none."""
+    def open(cls, folder: Where | str, overrides: Iterable[str] = (), cfg: RunConfig | None = None) -> Run:
+        """A run as its newest checkpoint left it; from the start where there is none. `cfg`: in place of its own."""
         folder, overrides = open_folder(folder, "resume"), list(overrides)
-        cfg, why = settled(load_config(folder, overrides))
-        run = cls(cfg, folder, build(cfg))
-        run.why = why
+        now, why = settled(load_config(folder, overrides) if cfg is None else cfg)
+        run = cls(now, folder, build(now))
+        run.why, run.changed = why, bool(overrides) or cfg is not None
         run.mirror.fetch()
-        newest = run.checkpoints.newest(finite=cfg.train.on_nan == "stop")
+        newest = run.checkpoints.newest(finite=now.train.on_nan == "stop")
         if newest is None:
             run.offset = 0
             run.start()
         else:
             run.take_up(newest)
-        run.changed = bool(overrides)
         return run
 
     def take_up(self, checkpoint: Where) -> None:
@@ -236,6 +236,8 @@ class Run:
         at, budget = self.trainer.at, self.cfg.train.budget
         info = RunInfo(self.cfg.title, self.mirror.path, self.cfg.plain(), budget, at, self.offset)
         self.writers.extend(one.build(info) for one in self.cfg.log.writers if one.kind not in self.without)
+        if self.cfg.log.health and self.writers:
+            self.writers.append(HealthWatch(self.cfg.plain()))
 
     def __iter__(self) -> Iterator[LogData]:
         return iter(self.stream())
@@ -429,7 +431,12 @@ def load_agents(
 def load_trained(folder: Where | str, which: str, overrides: Iterable[str] = ()) -> TrainedAgents:
     folder = open_folder(folder, "the run")
     cfg = load_config(folder, overrides)
-    state, path = beside_training(lambda: chosen(folder, Checkpoints(folder / "checkpoints", cfg.save.keep), which))
+
+    def found() -> tuple[State, Where, Any]:
+        state, path = chosen(folder, Checkpoints(folder / "checkpoints", cfg.save.keep), which)
+        return state, path, read_meta(path)["at"]  # while it is there
+
+    state, path, counters = beside_training(found)
     torch.set_num_threads(cfg.run.threads)
     env = build_env(cfg)
     made = build_agents(cfg, env.spec)
@@ -440,7 +447,7 @@ def load_trained(folder: Where | str, which: str, overrides: Iterable[str] = ())
         with taking(path):
             agent.restore(own)
     with taking(path):
-        at = Progress.read(read_meta(path)["at"])
+        at = Progress.read(counters)
     return TrainedAgents(cfg, made, str(path), at, env.spec, env.outside)
 
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ganglion import ops
+from ganglion.torch_private import is_batched
 
 
 class Root(NamedTuple):
@@ -133,7 +134,7 @@ def backed_up(tree: Tree, number: int, row: Tensor, action: Tensor, out: Outcome
     kept = tree.came, tree.reward, tree.discount, tree.logits, tree.probs, tree.raw
     for to, x in zip(kept, (edge, *out[1:4], out.logits.softmax(-1), out.value), strict=True):
         to[:, number] = x
-    tree.child.scatter_(1, edge[:, None], number)
+    put_at(tree.child, edge[:, None], torch.full_like(edge[:, None], number))
     reward, discount = out.reward[:, None], out.discount[:, None]
     above, gained, passed = row_of(tree.lines, row).unbind(1)
     line = torch.stack((above, gained + passed * reward, passed * discount), 1)
@@ -143,5 +144,13 @@ def backed_up(tree: Tree, number: int, row: Tensor, action: Tensor, out: Outcome
     above, gained, passed = line.unbind(1)
     tree.visits.add_(above)
     tree.value.add_(above * (gained + passed * out.value[:, None] - tree.value) / tree.visits.clamp(min=1))
-    tree.edge_visits.scatter_(1, tree.came, tree.visits)
-    tree.edge_q.scatter_(1, tree.came, tree.reward + tree.discount * tree.value)
+    put_at(tree.edge_visits, tree.came, tree.visits)
+    put_at(tree.edge_q, tree.came, tree.reward + tree.discount * tree.value)
+
+
+def put_at(to: Tensor, where: Tensor, x: Tensor) -> None:
+    """`to.scatter_`; that of several models at once would be computed one by one."""
+    if is_batched(to):
+        to.copy_(to.scatter(1, where, x))
+    else:
+        to.scatter_(1, where, x)

@@ -27,7 +27,7 @@ ALLOWED: dict[str, set[str]] = {
     "algos": {"core", "config", "ops", "nn", "bonuses", "buffers", "search"},
     "envs": {"core", "config"},
     "record": {"core", "config"},
-    "analysis": {"config", "record"},
+    "analysis": {"registry", "config", "record"},
     "league": {"core", "registry", "config", "ops", "envs", "record", "runtime"},
     "fast": {"core", "config", "cpp_extension", "processes"},
     "runtime": {
@@ -56,6 +56,10 @@ ALLOWED: dict[str, set[str]] = {
         "runtime",
     },
     "data": {"core", "registry", "config", "ops", "nn", "buffers", "envs", "record", "runtime"},
+    "tuning": {"config", "core", "processes", "record", "runtime", "analysis", "fleet"},
+    "doctor": {"core", "config", "ops", "nn", "record", "runtime"},
+    "export": {"core", "ops", "envs", "runtime"},
+    "eject": {"registry", "config"},
     "launch": {"fleet", "processes", "record"},
     "zoo": set(),
 }

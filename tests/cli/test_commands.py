@@ -89,9 +89,9 @@ def test_show_gives_a_file_that_loads_to_the_same(tmp_path: Path, capsys: Captur
 def test_show_of_a_run_in_a_store_imports_too(capsys: Captured) -> None:
     url = f"memory://show-{secrets.token_hex(8)}"
     put(located(url, "test") / "config.yaml", TEXT.encode())
-    assert main(["show", url, "algo.lr=0.25"]) == 0
+    assert main(["show", url, "--config", "algo.lr=0.25"]) == 0
     assert load(capsys.readouterr().out) == load(TEXT, ["algo.lr=0.25"])
-    assert "--import no.such.module failed" in refused(["show", url, "--import", "no.such.module"], capsys)
+    assert "--import no.such.module failed" in refused(["show", url, "--config", "--import", "no.such.module"], capsys)
 
 
 @pytest.mark.parametrize(

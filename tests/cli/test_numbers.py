@@ -54,6 +54,9 @@ CASES = {
                "env={kind: toy, id: bandit}"],
     "atari": ["algo=ppo", "algo.horizon=4", "env={kind: atari, id: pong, workers: 0, frames: 60}"],
     "games": ["algo=ppo", "algo.horizon=8", "env={kind: matrix, id: penalty, k: 1}"],
+    "board": ["algo=dqn", RATIO, REPLAY, "env={kind: board, id: gomoku, side: 5}"],
+    "foraging": ["algo=dqn", RATIO, REPLAY, "env=foraging"],
+    "particles": ["algo=dqn", RATIO, REPLAY, "env={kind: particles, id: spread}"],
     "kuhn": ["algo=ppo", "algo.horizon=8", "env=kuhn"],
     "goals": ["algo=dqn", RATIO, "algo.replay={capacity: 64, batch: 4, relabel: {kind: hindsight}}",
               "env={kind: toy, id: goal, size: 4}"],
@@ -99,11 +102,15 @@ def places(config: Config, at: str = "") -> Iterator[str]:
             yield from places(value, f"{path}.")
 
 
+# A library or another process is needed, or it is gym's and frames beside it.
+ELSEWHERE = {"atari", "envpool", "lbforaging", "pettingzoo", "remote", "rware"}
+
+
 def everywhere() -> Iterator[tuple[str, str]]:
     """All numeric settings of all that is registered."""
     for family in registry.TABLE.keys() - {"mode", "wrapper"}:
         for name in registry.TABLE[family]:
-            if name not in ("envpool", "atari"):  # a library is needed, or it is gym's and frames beside it
+            if name not in ELSEWHERE:
                 kind = registry.lookup(family, name)
                 yield from (definer(kind, key) for key, x in kind.model_fields.items() if numeric(x.annotation))
 

@@ -179,10 +179,14 @@ def test_a_reader_that_has_left_ends_no_run(pretend: type[Pretend], monkeypatch:
     assert pretend.made[0].commands == [None] * 10
 
 
-def test_a_sweep_runs_one_after_the_other(pretend: type[Pretend], capsys: Captured) -> None:
+def test_a_sweep_runs_one_after_the_other(
+    pretend: type[Pretend], capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ganglion.cli.sweep.ranked", lambda folders: [f"{len(folders)} ranked"])
     assert main([*ASK, "sweep.run.seed=[3,4]"]) == 0
     assert [run.cfg.run.seed for run in pretend.made] == [3, 4]
-    assert "Run 2 of 2: World-v0-sketch-seed=4" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "Run 2 of 2: World-v0-sketch-seed=4" in said and said.endswith("2 ranked\n")
 
 
 def test_an_interrupted_sweep_stops(pretend: type[Pretend], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -177,7 +177,10 @@ def test_an_override_reaches_into_short_forms() -> None:
         (["algo.lr=[1,2]"], r"algo.lr: should be a valid number, got \[1, 2\]"),
         (["algo.loss=hubert"], "algo.loss: should be 'mse' or 'huber', got 'hubert'. Did you mean 'huber'"),
         (["env.slots=0"], "env.slots: should be greater than or equal to 1, got 0"),
-        (["agent.lr=1"], "agent: unknown key. Accepted: algo, env, players, train, eval, save, log, run"),
+        (
+            ["agent.lr=1"],
+            "agent: unknown key. Accepted: algo, env, players, league, train, eval, save, log, init, run, fleet, data",
+        ),
         (["log.writers=[paper, papr]"], r"log.writers\[1\]: unknown writer 'papr'.*Did you mean 'paper'"),
         (["log.writers=[paper, paper]"], "log.writers: should name each writer once"),
         (["train.budget=never"], "train.budget: should be an amount"),

@@ -15,6 +15,7 @@ from ganglion import registry
 from ganglion.config import AlgoConfig, RunConfig
 from ganglion.config.files import resolve
 from ganglion.core import Box, Composite, Discrete, EnvSpec, MultiDiscrete, Space
+from ganglion.envs.board_games import rules_of
 from ganglion.envs.joint_actions import Joint
 from ganglion.errors import UserError
 from ganglion.runtime.build import build
@@ -27,18 +28,22 @@ from tests.contract.worlds import (
     ARM,
     CASES,
     DQN,
+    DREAM,
     DT,
     FLASH,
     GEARS,
     IMPALA,
     MASKED,
+    MPC,
     PARTS,
     PPG,
     PPO,
     RND,
     ROLLOUT,
     SAC,
+    SAMPLED,
     THREE,
+    THREE_IN_A_ROW,
     TRPO,
     over,
 )  # fmt: skip
@@ -68,6 +73,7 @@ ROWS: dict[str, Settings] = {
     "discrete_sac": SAC,
     "dqfd": DQN,
     "dqn": DQN,
+    "dreamer": DREAM,
     "edac": over(SAC, critics=3),
     "flashsac": FLASH,
     "fqf": over(DQN, fractions=4),
@@ -90,9 +96,11 @@ ROWS: dict[str, Settings] = {
     "redq": over(SAC, critics=3, delay=2),
     "reinforce": ROLLOUT,
     "sac": SAC,
+    "sampled_muzero": SAMPLED,
     "sqil": WITHIN,
     "td3": SAC,
     "td3_bc": SAC,
+    "tdmpc2": MPC,
     "tqc": SAC,
     "trpo": TRPO,
     "vdn": DQN,
@@ -111,6 +119,13 @@ class Feature(NamedTuple):
     run: Callable[[AlgoConfig, EnvSpec], None] | None = None  # None: two updates in a made-up world
 
 
+def world_of(algo: str, slots: int = 4) -> EnvSpec:
+    """A small world that an algorithm can act in."""
+    if algo in ON_BOARDS:
+        return EnvSpec(slots=slots, name="tictactoe", **BOARD)
+    return EnvSpec(Box((4,)), NATIVE[registry.lookup("algo", algo).actions], slots, "world")
+
+
 def updates(cfg: AlgoConfig, spec: EnvSpec) -> None:
     Bench(cfg, spec).train(2)
 
@@ -127,6 +142,8 @@ def run_config(cfg: AlgoConfig, spec: EnvSpec, seed: int = 0, **run: Any) -> Run
     """Of a run in a small world with such actions."""
     continuous = isinstance(spec.action, Box)
     env: Settings = {"kind": "toy", "id": "identity", "slots": spec.slots, "continuous": continuous}
+    if spec.rules is not None:
+        env = {"kind": "board", "id": "tictactoe", "slots": spec.slots}
     if isinstance(spec.action, Composite):
         env = {"kind": "toy", "id": "hybrid", "slots": spec.slots}
     chosen = {"seed": seed, "device": "cpu", "fast": "eager", **run}
@@ -171,6 +188,8 @@ FEATURES: dict[str, Feature] = {
     "ray": Feature("distributed runs", run=through_broker),
     "resume": Feature("bit-exact resume", run=has_case),
 }
+BOARD: dict[str, Any] = {"obs": THREE_IN_A_ROW, "action": Discrete(9), "rules": rules_of("tictactoe")}
+ON_BOARDS = {"alphazero"}  # asked there for all that does not ask for other observations or actions
 NATIVE: Mapping[str, Space] = {"any": THREE, "discrete": Discrete(4), "bounded": ARM, "hybrid": HYBRID}
 
 
@@ -195,6 +214,8 @@ def attempt(algo: str, name: str) -> Cell:
     if kind.actions == "hybrid" and feature.hybrid is not None:
         action, obs = HYBRID, feature.hybrid
     spec = EnvSpec(obs, action, feature.slots, "world")
+    if algo in ON_BOARDS and (name == "mask" or (obs == Box((4,)) and feature.action is None)):
+        spec = EnvSpec(slots=feature.slots, name="tictactoe", **BOARD)
     try:
         cfg = resolved(algo, feature.settings).algo
         (feature.run or updates)(cfg, spec)

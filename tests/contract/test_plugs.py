@@ -31,7 +31,7 @@ CARTPOLE = "env={kind: gym, id: CartPole-v1, slots: 3, workers: 0}"
 PENDULUM = "env={kind: gym, id: Pendulum-v1, slots: 2, workers: 0}"
 OFTEN = "algo.limiter={warmup: 60, opt_interval: 4}"
 OWN: dict[str, list[str]] = {
-    "buffer dqn": ["algo=dqn", "algo.replay=newest", OFTEN, CARTPOLE],
+    "buffer dqn": ["algo=dqn", "algo.replay=newest", "algo.n_step=1", OFTEN, CARTPOLE],
     "buffer sac": ["algo=sac", "algo.replay={kind: newest, length: 100}", OFTEN, PENDULUM],
     "buffer td3": ["algo=td3", "algo.replay={kind: newest, length: 100}", OFTEN, PENDULUM],
     "processor dqn": ["algo=dqn", "algo.processor=centred", OFTEN, CARTPOLE],
@@ -154,7 +154,7 @@ def test_families_of_limiters_and_buffers() -> None:
 
 def test_always_learns_without_a_step() -> None:
     """From what is in the buffer; a run whose budget is in updates takes no step more."""
-    words = [*OWN["buffer dqn"][:2], CARTPOLE, *SMALL, "algo.limiter=always", "train.budget=40 updates"]
+    words = [*OWN["buffer dqn"][:3], CARTPOLE, *SMALL, "algo.limiter=always", "train.budget=40 updates"]
     trainer = build(ganglion.load_config(None, words, ["tests.contract.plugs"]))
     kinds = [log.kind for log in trainer()]
     assert kinds == ["collect"] * 2 + ["learn"] * 40, "two rows are the least that make a transition"

@@ -15,7 +15,19 @@ from ganglion.errors import UserError
 from ganglion.runtime.build import build
 from ganglion.runtime.check_algorithm import Bench
 from ganglion.runtime.random_world import RandomWorld
-from tests.contract.support import BEGIN, END, FEATURES, NATIVE, PAGE, ROWS, attempt, line, reason, resolved, run_config
+from tests.contract.support import (
+    BEGIN,
+    END,
+    FEATURES,
+    PAGE,
+    ROWS,
+    attempt,
+    line,
+    reason,
+    resolved,
+    run_config,
+    world_of,
+)  # fmt: skip
 from tests.contract.worlds import ARM, HYBRID, THREE
 
 
@@ -50,8 +62,7 @@ def explained(algo: str) -> set[str]:
 
 @pytest.mark.parametrize("algo", ROWS)
 def test_every_metric_of_an_algorithm_is_explained(algo: str):
-    kind = registry.lookup("algo", algo)
-    bench = Bench(resolved(algo).algo, EnvSpec(Box((4,)), NATIVE[kind.actions], 4, "world"))
+    bench = Bench(resolved(algo).algo, world_of(algo))
     at, names = Progress(), set[str]()
     while at.opt_steps < 9:
         log = bench.learner.step(at) if bench.learner.owes(at) else None
@@ -65,7 +76,7 @@ def test_every_metric_of_an_algorithm_is_explained(algo: str):
 @pytest.mark.parametrize("algo", ROWS)
 def test_with_ray_itself(algo: str):
     kind = registry.lookup("algo", algo)
-    spec = EnvSpec(Box((4,)), NATIVE[kind.actions], 4, "world")
+    spec = world_of(algo)
     trainer = build(run_config(kind.model_validate(ROWS[algo]), spec, mode="ray"))
     for _ in trainer():
         if trainer.at.opt_steps >= 2:

@@ -74,12 +74,19 @@ RND = {"kind": "rnd", "features": 8, "net": {"hidden": [16]}}
 
 ALPHA = {"horizon": 3, "simulations": 2, "replay": SMALL_REPLAY, "limiter": {"warmup": 50, "opt_interval": 6},
          "net": {"hidden": [16]}}  # fmt: skip
-THREE_IN_A_ROW = Composite({"obs": Box((2, 3, 3)), "action_mask": MultiBinary(9)})
 
 
 def over(settings: dict[str, Any], **more: Any) -> dict[str, Any]:
     """Settings with others laid over them, one level deep."""
     return settings | {k: settings[k] | v if isinstance(v, dict) and k in settings else v for k, v in more.items()}
+
+
+SAMPLED = over(ALPHA, unroll=2, samples=3)
+MPC = {"horizon": 2, "samples": 8, "own": 2, "elites": 4, "iterations": 2, "latent": 16, "bins": 11,
+       "replay": SMALL_REPLAY, "limiter": {"warmup": 50, "opt_interval": 6}, "net": {"hidden": [16]}}  # fmt: skip
+DREAM = {"sequence": 4, "imagine": 2, "deter": 8, "groups": 2, "classes": 3, "bins": 11, "replay": SMALL_REPLAY,
+         "limiter": {"warmup": 50, "opt_interval": 6}, "net": {"hidden": [16]}}  # fmt: skip
+THREE_IN_A_ROW = Composite({"obs": Box((2, 3, 3)), "action_mask": MultiBinary(9)})
 
 
 CASES = [
@@ -99,6 +106,16 @@ CASES = [
     Case("muzero", "muzero", TWO, settings=over(ALPHA, unroll=2)),
     Case("muzero-all", "muzero", THREE, MASKED, over(ALPHA, unroll=2, players=2, consistency=2.0, lam=0.9,
          search="gumbel", considered=1, replay={"kind": "prioritised"}, net={"normalise": True})),
+    Case("muzero-efficient", "muzero", TWO, settings=over(ALPHA, unroll=2, simulations=4, consistency=2.0,
+         value_prefix=True, reanalyse=0.5)),
+    Case("sampled_muzero", "sampled_muzero", ARM, settings=SAMPLED),
+    Case("sampled_muzero-all", "sampled_muzero", ARM, PARTS, over(SAMPLED, consistency=2.0, value_prefix=True, lam=0.9,
+         search="puct", replay={"kind": "prioritised"}, net={"normalise": True})),
+    Case("tdmpc2", "tdmpc2", ARM, settings=MPC),
+    Case("tdmpc2-all", "tdmpc2", ARM, PARTS, over(MPC, horizon=3, critics=3, own=1, iterations=1,
+         replay={"kind": "prioritised"}, net={"normalise": True})),
+    Case("dreamer", "dreamer", TWO, settings=DREAM),
+    Case("dreamer-box", "dreamer", ARM, PARTS, over(DREAM, net={"normalise": True})),
     Case("bootstrapped_dqn", "bootstrapped_dqn", TWO, settings=DQN),
     Case("bootstrapped_dqn-all", "bootstrapped_dqn", THREE, MASKED, over(DQN, heads=4, share=0.5, evaluation="mean",
          n_step=3, loss="huber", epsilon=0.1, replay={"kind": "prioritised", "sequence": 4},
@@ -117,10 +134,10 @@ CASES = [
     Case("ppo-entities", "ppo", HYBRID, SETS, over(PPO, net={"entities": "attention", "entity_size": 8, "heads": 2,
          "norm": "rms", "spectral": True, "init": "xavier"})),
     Case("ppo-resnet", "ppo", TWO, Box((1, 36, 36), torch.uint8), over(PPO, shared=True, net={"images": "impala"})),
-    Case("dqn-resnet", "dqn", TWO, MIXED, over(DQN, net={"images": "impala", "precision": "bfloat16"})),
+    Case("dqn-resnet", "dqn", TWO, MIXED, over(DQN, lr=1e-4, net={"images": "impala"})),
     Case("sac-entities", "sac", ARM, SETS, over(SAC, net={"entities": "attention", "entity_size": 8, "heads": 2,
          "norm": "rms", "spectral": True, "init": "he"})),
-    Case("sac-resnet", "sac", ARM, Box((36, 36, 1), torch.uint8), over(SAC, net={"images": "impala"})),
+    Case("sac-resnet", "sac", ARM, Box((36, 36, 1), torch.uint8), over(SAC, lr_critic=1e-4, net={"images": "impala"})),
     Case("c51", "c51", TWO, settings=over(DQN, low=-5, high=5)),
     Case("c51-all", "c51", THREE, MASKED, over(DQN, dueling=True, n_step=3, atoms=11, double=False,
          replay={"kind": "prioritised", "sequence": 4}, net={"memory": "lstm", "memory_size": 8, "normalise": True})),

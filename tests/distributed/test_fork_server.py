@@ -70,9 +70,8 @@ def test_an_explorer_actor_needs_no_torch() -> None:
 
 def test_explorer_processes_find_everything_imported() -> None:
     """What a config names is imported once, before they are forked; another algorithm is a small file more."""
-    look = (
-        "import sys; from ganglion.config import load; from ganglion.fleet.explorer_process import preload; preload()"
-    )
+    look = "import sys; from ganglion.config.files import load"
+    look += "; from ganglion.fleet.explorer_process import preload; preload()"
     look += "; from ganglion.runtime.build import build_env; before = set(sys.modules)"
     look += "; build_env(load('cartpole/ppo')).close()"
     look += "; print(*{name.split('.')[0] for name in set(sys.modules) - before})"

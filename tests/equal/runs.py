@@ -101,7 +101,7 @@ SORTS: dict[str, dict[str, Any]] = {
         "algo": {"kind": "ppo", "horizon": 6, "minibatches": 2, "epochs": 2,
                  "net": {"hidden": [16], "memory": "gru", "memory_size": 8}},
         "env": {"kind": "kuhn", "slots": 24},
-        "league": {"kind": "league", "phase": 20, "games": 10, "tables": 2, "mutation": 0.5, "measured": 4,
+        "league": {"kind": "league", "phase": 20, "games": 10, "matches": 2, "mutation": 0.5, "measured": 4,
                    "players": {"main": "main", "exploiter": "main_exploiter", "hunter": {
                        "role": "league_exploiter",
                        "algo": {"kind": "dqn", "replay": REPLAY, "net": {"hidden": [16]},

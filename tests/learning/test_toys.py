@@ -61,7 +61,7 @@ VALUE = {
 }
 R2D2 = over(DQN, kind="r2d2", net=MEMORY, lr=5e-3, target_every=25, limiter={"opt_interval": 5},
             replay={"sequence": 6, "burn_in": 1, "batch": 32})  # fmt: skip
-NOISY = over(DQN, noisy=0.5, epsilon=0.0)
+NOISY = over(DQN, noisy=0.5, epsilon=0.0, n_step=1)
 MUNCHAUSEN = over(DQN, munchausen=0.9, temperature=0.03, tau=0.02)
 SAC = {"kind": "sac", "lr": 3e-3, "lr_critic": 3e-3, "net": {"hidden": [32]}, "replay": REPLAY, "limiter": LIMITER}
 
@@ -171,7 +171,7 @@ def test_a_head_followed_for_an_episode_crosses_the_deep_sea():
 @pytest.mark.parametrize(
     ("algo", "steps"),
     [
-        (over(PPO, net=MEMORY, minibatches=2, lr=5e-3), 16_000),
+        (over(PPO, net=MEMORY, minibatches=2), 16_000),
         (over(PPO, net=MEMORY | {"memory": "lstm"}, minibatches=2, lr=5e-3), 16_000),
         (over(IMPALA, net=MEMORY, epochs=4, lr=5e-3), 16_000),
         (over(ACER, net=MEMORY, lr=5e-3), 12_000),

@@ -62,7 +62,8 @@ def batches(name: str, dtype: torch.dtype) -> Any:
 
 def knobs(name: str) -> dict[str, torch.Tensor]:
     values = {"lr": [1e-3, 3e-4, 1e-4], "entropy_weight": [0.0, 0.01, 0.1], "clip": [0.1, 0.2, 0.3]}
-    return {k: torch.tensor(v) for k, v in values.items()} if name == "ppo" else {"epsilon": torch.ones(SEEDS)}
+    own = values if name == "ppo" else {"lr": values["lr"], "epsilon": [1.0] * SEEDS}
+    return {k: torch.tensor(v) for k, v in own.items()}
 
 
 def state(algo: Algorithm[Any, Any]) -> dict[str, torch.Tensor]:

@@ -1,0 +1,1 @@
+"""The algorithm of a run as one file that needs torch and gymnasium only."""
