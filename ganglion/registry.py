@@ -221,10 +221,8 @@ def _import(family: str, name: str, module: str) -> None:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] in ("ganglion", "torch"):
             raise
-        extra = ' Try pip install "ganglion[jax]".' if (family, name) in EXTRA else ""
-        raise UserError(
-            f"{family} {name!r} needs the package {error.name!r}, which is not installed.{extra}"
-        ) from error
+        told = f"{family} {name!r} needs the package {error.name!r}, which is not installed."
+        raise UserError(told + ' Try pip install "ganglion[jax]".' * ((family, name) in EXTRA)) from error
     if (family, name) not in _found:
         raise TypeError(f"{module} does not register the {family} {name!r}")
 

@@ -103,7 +103,7 @@ class PPOJax(ArrayAlgorithm[Rollout, Minibatch]):
 
     def __init__(self, cfg: PPOJaxConfig, spec: EnvSpec) -> None:
         check_plain(cfg.kind, spec)
-        if type(spec.action) not in (Discrete, Box):
+        if type(spec.action) is not Discrete and type(spec.action) is not Box:
             raise UserError(
                 f"algo.kind: {cfg.kind} needs Discrete or Box actions; {spec.name} has {spec.action}. Try ppo."
             )
@@ -112,9 +112,10 @@ class PPOJax(ArrayAlgorithm[Rollout, Minibatch]):
             raise UserError(f"algo.minibatches: {cfg.minibatches} is more than env.slots * algo.horizon = {rows}.")
         self.cfg, self.spec, self.passes = cfg, spec, cfg.epochs
         body = [nn.flat_size(spec.obs, WHOLE), *cfg.hidden]
-        outputs = spec.action.size if type(spec.action) is Box else spec.action.n
+        box = type(spec.action) is Box
+        outputs = ops.dist_size(spec.action) // (1 + box)  # a Box has a mean and a deviation for each number
         params = mlp(seed(), [*body, outputs], "actor", 0.01) | mlp(seed(), [*body, 1], "critic", 1.0)
-        if type(spec.action) is Box:
+        if box:
             params["log_std"] = jnp.full(outputs, cfg.log_std)
         self.model = NamedArrays(self.library, params)
         self.optim = NamedArrays(self.library, adam_start(params))
