@@ -76,6 +76,9 @@ TABLE: dict[str, dict[str, str]] = {
         "ngu": "ganglion.bonuses.ngu",
         "rnd": "ganglion.bonuses.rnd",
     },
+    "resets": {
+        "shrink": "ganglion.bonuses.resets",
+    },
     "env": {
         "gym": "ganglion.envs.configs",
         "atari": "ganglion.envs.configs",
@@ -154,7 +157,6 @@ TABLE: dict[str, dict[str, str]] = {
 }
 
 EXTRA = {("algo", name): f"ganglion.backends.{name}" for name in ("dqn_jax", "ppo_jax")}  # need ganglion[jax]
-
 _found: dict[tuple[str, str], type[Any]] = {}  # what has been imported so far
 
 Kind = TypeVar("Kind", bound=type[Any])
@@ -221,16 +223,14 @@ def _import(family: str, name: str, module: str) -> None:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] in ("ganglion", "torch"):
             raise
-        told = f"{family} {name!r} needs the package {error.name!r}, which is not installed."
-        raise UserError(told + ' Try pip install "ganglion[jax]".' * ((family, name) in EXTRA)) from error
+        raise UserError(f"{family} {name!r} needs the package {error.name!r}, which is not installed.") from error
     if (family, name) not in _found:
         raise TypeError(f"{module} does not register the {family} {name!r}")
 
 
 def origin(family: str, name: str) -> Registered:
     """Where a name comes from, without importing it."""
-    ours = TABLE[family].get(name) or EXTRA.get((family, name))
-    if ours is not None:
+    if ours := TABLE[family].get(name) or EXTRA.get((family, name)):
         return Registered(ours, "ganglion")
     entry = _entry_points().get((family, name))
     if entry is not None:
