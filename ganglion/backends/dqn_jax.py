@@ -10,11 +10,13 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 from pydantic import Field
 
 from ganglion import buffers, nn, ops
 from ganglion.backends.arrays import WHOLE, ArrayAlgorithm, NamedArrays, check_plain
-from ganglion.backends.jax_arrays import Jax, adam, adam_start, forward, jax, jnp, mlp, seed, weighted_mean
+from ganglion.backends.jax_arrays import Jax, adam, adam_start, forward, mlp, seed, weighted_mean
 from ganglion.config import (
     AlgoConfig,
     BufferConfig,

@@ -4,16 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import torch
 from torch import Tensor
-
-from ganglion.errors import UserError
-
-try:
-    import jax
-    import jax.numpy as jnp
-except ImportError as error:
-    raise UserError('algo.kind: it is computed by JAX. Try pip install "ganglion[jax]"') from error
 
 Params = dict[str, Any]
 

@@ -10,13 +10,15 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from ganglion import buffers, nn, ops
 from ganglion.backends.arrays import WHOLE, ArrayAlgorithm, NamedArrays, check_plain
-from ganglion.backends.jax_arrays import Jax, adam, adam_start, forward, jax, jnp, masked_mean, mlp, seed
+from ganglion.backends.jax_arrays import Jax, adam, adam_start, forward, masked_mean, mlp, seed
 from ganglion.config import (
     FRESH,
     AlgoConfig,
