@@ -28,7 +28,7 @@ ALLOWED: dict[str, set[str]] = {
     "envs": {"core", "config"},
     "record": {"core", "config", "mapped"},
     "analysis": {"registry", "config", "record"},
-    "league": {"core", "registry", "config", "ops", "envs", "record", "runtime"},
+    "league": {"core", "registry", "config", "ops", "envs", "record", "runtime", "fleet", "processes"},
     "fast": {"core", "config", "cpp_extension", "processes"},
     "runtime": {
         "core",
@@ -55,6 +55,7 @@ ALLOWED: dict[str, set[str]] = {
         "processes",
         "runtime",
     },
+    "board": {"analysis", "record"},
     "data": {"core", "registry", "config", "ops", "nn", "buffers", "envs", "record", "runtime", "mapped"},
     "tuning": {"config", "core", "processes", "record", "runtime", "analysis", "fleet"},
     "doctor": {"core", "config", "ops", "nn", "record", "runtime"},
