@@ -144,7 +144,9 @@ TABLE: dict[str, dict[str, str]] = {
     },
     "writer": {
         "console": "ganglion.record.writers.console",
+        "csv": "ganglion.record.writers.csv",
         "jsonl": "ganglion.record.writers.jsonl",
+        "mlflow": "ganglion.record.writers.mlflow",
         "tensorboard": "ganglion.record.writers.tensorboard",
         "wandb": "ganglion.record.writers.wandb",
     },

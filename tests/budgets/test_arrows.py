@@ -16,6 +16,8 @@ ALLOWED: dict[str, set[str]] = {
     "registry": set(),
     "cpp_extension": set(),
     "processes": set(),
+    "timers": set(),
+    "testing": {"config", "envs", "runtime"},
     "mapped": set(),
     "torch_private": set(),
     "config": {"core", "registry", "spaces"},
@@ -41,6 +43,7 @@ ALLOWED: dict[str, set[str]] = {
         "record",
         "fast",
         "processes",
+        "timers",
     },
     "fleet": {
         "core",
