@@ -53,6 +53,18 @@ def performance_profile(scores: Array, levels: Sequence[float]) -> Array:
     return np.array([np.mean(scores > level, axis=0).mean() for level in levels])
 
 
+def profile_band(
+    scores: Array, levels: Sequence[float], level: float = 0.95, repeats: int = 500, seed: int = 0
+) -> tuple[Array, Array]:
+    """The bootstrap interval of a performance profile at each level; one run has none: NaN."""
+    if len(scores) < 2:
+        return np.full(len(levels), np.nan), np.full(len(levels), np.nan)
+    dice = np.random.default_rng(seed)
+    drawn = [performance_profile(resampled(scores, dice), levels) for _ in range(repeats)]
+    low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2], axis=0)
+    return low, high
+
+
 def resampled(scores: Array, dice: np.random.Generator) -> Array:
     """As many runs again, drawn with replacement within each task."""
     runs, tasks = scores.shape
