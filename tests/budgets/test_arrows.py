@@ -16,6 +16,8 @@ ALLOWED: dict[str, set[str]] = {
     "registry": set(),
     "cpp_extension": set(),
     "processes": set(),
+    "timers": set(),
+    "testing": {"config", "envs", "runtime"},
     "mapped": set(),
     "torch_private": set(),
     "config": {"core", "registry", "spaces"},
@@ -28,7 +30,7 @@ ALLOWED: dict[str, set[str]] = {
     "envs": {"core", "config"},
     "record": {"core", "config", "mapped"},
     "analysis": {"registry", "config", "record"},
-    "league": {"core", "registry", "config", "ops", "envs", "record", "runtime"},
+    "league": {"core", "registry", "config", "ops", "envs", "record", "runtime", "fleet", "processes"},
     "fast": {"core", "config", "cpp_extension", "processes"},
     "runtime": {
         "core",
@@ -41,6 +43,7 @@ ALLOWED: dict[str, set[str]] = {
         "record",
         "fast",
         "processes",
+        "timers",
     },
     "fleet": {
         "core",
