@@ -105,5 +105,5 @@ def plain(found: Comparison) -> dict[str, object]:
     above = {name: {"share": share.tolist(), "low": numbers(tuple(low)), "high": numbers(tuple(high))}
              for name, (share, low, high) in shares.items()}  # fmt: skip
     told = {"metric": found.metric, "which": found.which, "tasks": list(found.tasks), "notes": list(found.notes)}
-    told["profile"] = {"levels": levels.tolist(), **above}
-    return {**told, "groups": groups, "pairs": pairs, "differences": dict(found.apart)}
+    profile = {"levels": levels.tolist(), **above}
+    return {**told, "groups": groups, "pairs": pairs, "differences": dict(found.apart), "profile": profile}
