@@ -97,7 +97,7 @@ class DQNPolicy(g.Algorithm[g.Sample[g.Transition], g.Sample[g.Transition]]):
 
     def knobs(self, at: g.Progress) -> Mapping[str, float]:
         """_init_command and _get_setting_collect: a value per moment of the run; it travels with the weights."""
-        return {"eps": self.cfg.eps(at.fraction)}
+        return {"eps": self.cfg.eps.at(at)}
 
     def draws(self) -> g.Draws:
         return g.Draws(explore=ops.Greedy.draws)

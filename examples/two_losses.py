@@ -97,7 +97,7 @@ class TaughtDQN(g.Algorithm[g.Sample[g.Transition], g.Sample[g.Transition]]):
         return g.Acted(prediction.dist.epsilon(knobs["epsilon"], noise), {}, prediction.memory)
 
     def knobs(self, at: g.Progress) -> Mapping[str, float]:
-        return {"epsilon": self.cfg.epsilon(at.fraction), "teach": self.cfg.teach(at.fraction)}
+        return {"epsilon": self.cfg.epsilon.at(at), "teach": self.cfg.teach.at(at)}
 
     def draws(self) -> g.Draws:
         return g.Draws(explore=ops.Greedy.draws)

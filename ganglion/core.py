@@ -354,6 +354,7 @@ class Algorithm(ABC, Generic[Item, Mini]):
 
     model: Model
     sync_every: int = 0  # updates between two calls of sync_target; 0: never
+    reset_every: int = 0  # updates between two calls of reset; 0: never
     late_every: int = 0  # updates between two calls of learn_late; 0: never
     share: tuple[int, int] = (0, 1)  # which of how many explorers it acts for
     passes: int = 1  # over an item in one learning phase; `enough` is read after each
@@ -417,6 +418,9 @@ class Algorithm(ABC, Generic[Item, Mini]):
 
     def sync_target(self) -> None:
         """Copies the model onto its target; Polyak steps belong at the end of `learn`."""
+
+    def reset(self, updates: int) -> None:
+        """Networks begin anew, after so many updates."""
 
     def knobs(self, at: Progress) -> Mapping[str, float]:
         """What changes over a run."""

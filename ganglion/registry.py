@@ -49,6 +49,7 @@ TABLE: dict[str, dict[str, str]] = {
         "iqn": "ganglion.algos.iqn",
         "mappo": "ganglion.algos.mappo",
         "muzero": "ganglion.algos.muzero",
+        "nfsp": "ganglion.algos.nfsp",
         "ppg": "ganglion.algos.ppg",
         "ppo": "ganglion.algos.ppo",
         "pqn": "ganglion.algos.pqn",
@@ -76,10 +77,14 @@ TABLE: dict[str, dict[str, str]] = {
         "ngu": "ganglion.bonuses.ngu",
         "rnd": "ganglion.bonuses.rnd",
     },
+    "resets": {
+        "shrink": "ganglion.bonuses.resets",
+    },
     "env": {
         "gym": "ganglion.envs.configs",
         "atari": "ganglion.envs.configs",
         "board": "ganglion.envs.board_games",
+        "board_turns": "ganglion.envs.board_turns",
         "envpool": "ganglion.envs.envpool",
         "foraging": "ganglion.envs.foraging",
         "kuhn": "ganglion.envs.kuhn",
@@ -139,7 +144,9 @@ TABLE: dict[str, dict[str, str]] = {
     },
     "writer": {
         "console": "ganglion.record.writers.console",
+        "csv": "ganglion.record.writers.csv",
         "jsonl": "ganglion.record.writers.jsonl",
+        "mlflow": "ganglion.record.writers.mlflow",
         "tensorboard": "ganglion.record.writers.tensorboard",
         "wandb": "ganglion.record.writers.wandb",
     },

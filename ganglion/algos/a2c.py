@@ -19,6 +19,7 @@ from ganglion.config import (
     Count,
     NonNegative,
     Positive,
+    Rate,
     ProcessorConfig,
     RateSchedule,
     constant,
@@ -40,8 +41,10 @@ class A2CConfig(AlgoConfig):
     gamma: float = Field(0.99, ge=0, le=1)
     lam: float = Field(1.0, ge=0, le=1)  # how far advantages look ahead
     horizon: Count = Field(5, ge=1)  # rows per slot and update
+    episodes: bool = False  # rollouts are whole episodes, of at most `horizon` rows each
     entropy: Amount = constant(0.01)
     value_weight: NonNegative = 0.5
+    popart: Rate | None = None  # how fast the scale of values follows that of goals (3e-4); None: it is fixed
     normalise_advantage: bool = False
     log_std: float = Field(0.0, ge=-20, le=20)  # of continuous actions, at the start
     max_norm: Positive = 0.5
@@ -55,7 +58,7 @@ class A2CConfig(AlgoConfig):
 
     def recipe(self, spec: EnvSpec) -> Recipe:
         """What to plug around the algorithm: read here, built by runtime.build."""
-        rollouts = buffers.RolloutConfig().rollouts(self.gamma, self.horizon)
+        rollouts = buffers.RolloutConfig(episodes=self.episodes).rollouts(self.gamma, self.horizon)
         return Recipe(self.processor, rollouts, buffers.ReadyConfig(), self.max_lag)
 
 
@@ -66,13 +69,13 @@ class A2C(Algorithm[Rollout, Rollout]):
 
     def __init__(self, cfg: A2CConfig, spec: EnvSpec) -> None:
         self.cfg, self.spec = cfg, spec
-        self.model = nn.ActorCritic(cfg.net, spec, cfg.shared, cfg.log_std)
+        self.model = nn.ActorCritic(cfg.net, spec, cfg.shared, cfg.log_std, cfg.popart)
         self.optim = nn.optimiser(cfg.optim, self.model, lr=cfg.lr(0.0), max_norm=cfg.max_norm, eps=1e-5)
 
     # ------------------------------------------------------------ acting
 
     def knobs(self, at: Progress) -> Mapping[str, float]:
-        return {"lr": self.cfg.lr(at.fraction), "entropy_weight": self.cfg.entropy(at.fraction)}
+        return {"lr": self.cfg.lr.at(at), "entropy_weight": self.cfg.entropy.at(at)}
 
     def draws(self) -> Draws:
         return Draws(explore=ops.dist_draws(self.spec.action))
@@ -98,8 +101,10 @@ class A2C(Algorithm[Rollout, Rollout]):
         actor = ops.masked_mean(ops.policy_gradient(p.dist.log_prob(r.action), advantage), r.valid)
         critic = ops.masked_mean(0.5 * (goal - p.value).square(), r.valid)
         entropy = ops.masked_mean(p.dist.entropy(), r.valid)
+        critic = critic if self.cfg.popart is None else critic / self.model.critic.variance
         loss = actor + self.cfg.value_weight * critic - knobs["entropy_weight"] * entropy
         norm = self.optim.step(loss, lr=knobs["lr"])
+        self.model.critic.follow(goal, r.valid)
         metrics = {"actor": actor, "value": critic, "entropy": entropy, "grad_norm": norm}
         return Update({k: v.detach() for k, v in metrics.items()}, ops.empty(actor))
 

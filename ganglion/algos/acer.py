@@ -104,7 +104,7 @@ class ACER(Algorithm[Sample[Rollout], Sample[Rollout]]):
     # ------------------------------------------------------------ acting
 
     def knobs(self, at: Progress) -> Mapping[str, float]:
-        return {"lr": self.cfg.lr(at.fraction), "entropy_weight": self.cfg.entropy(at.fraction)}
+        return {"lr": self.cfg.lr.at(at), "entropy_weight": self.cfg.entropy.at(at)}
 
     def draws(self) -> Draws:
         return Draws(explore=ops.dist_draws(self.spec.action))

@@ -110,7 +110,7 @@ class AlphaZero(Algorithm[Sample[Rollout], Sample[Rollout]]):
     # ------------------------------------------------------------ acting
 
     def knobs(self, at: Progress) -> Mapping[str, float]:
-        return {"lr": self.cfg.lr(at.fraction), "temperature": self.cfg.temperature(at.fraction)}
+        return {"lr": self.cfg.lr.at(at), "temperature": self.cfg.temperature.at(at)}
 
     def draws(self) -> Draws:
         return Draws(self.planner.draws, Draw(uniform=1), learn=Draw(uniform=1))

@@ -19,7 +19,7 @@ from ganglion.core import (
     Acted, Algorithm, Draw, Draws, EnvSpec, Knobs, Noise, Obs, Past, Prediction, Recipe, Sample, Stateful, Transition,
     Update,
 )  # fmt: skip
-from ganglion.nn.actor_critics import ActorCritics, Critics, MeanActor, bounded
+from ganglion.nn.actor_critics import ActorCritics, Critics, MeanActor, bounded, cycled
 
 
 @register("algo", "awac")
@@ -55,8 +55,11 @@ class AWAC(Algorithm[Sample[Transition], Sample[Transition]]):
     model: ActorCritics[Critics]
 
     def __init__(self, cfg: AWACConfig, spec: EnvSpec) -> None:
-        self.cfg, self.space = cfg, (space := bounded(cfg, spec, cfg.net))
-        self.model = ActorCritics(MeanActor(cfg.net, spec, space), Critics(cfg.net, spec, space))
+        self.cfg, self.space = cfg, (space := bounded(cfg, spec))
+        self.model = ActorCritics(
+            MeanActor(cfg.net, spec, space, burn_in=cfg.replay.warms),
+            Critics(cfg.net, spec, space, burn_in=cfg.replay.warms),
+        )
         self.target = nn.Lagged(self.model.critics)
         limit = cfg.max_norm or inf
         self.actor_optim = nn.optimiser(cfg.optim, self.model.actor, lr=cfg.lr, max_norm=limit)
@@ -69,9 +72,14 @@ class AWAC(Algorithm[Sample[Transition], Sample[Transition]]):
         return Draws(explore=Draw(normal=n), learn=Draw(normal=2 * n))
 
     def predict(self, obs: Obs, past: Past, noise: Noise) -> Prediction:
-        raw, memory = self.model.action(obs, past)
+        raw, memory = self.model.act(obs, past)
         nothing = ops.empty(raw)  # critics need an action: a state alone has no value here
         return Prediction(ops.dist(raw, self.space), nothing, memory)
+
+    def policy(self, obs: Obs, past: Past) -> ops.Normal:
+        """The same in `learn`, where nobody asks for the memory after it."""
+        dist: ops.Normal = ops.dist(self.model.action(obs, past)[0], self.space)
+        return dist
 
     def explore(self, prediction: Prediction, knobs: Knobs, noise: Noise) -> Acted:
         action = prediction.dist.sample(noise)
@@ -81,13 +89,14 @@ class AWAC(Algorithm[Sample[Transition], Sample[Transition]]):
 
     def learn(self, mini: Sample[Transition], knobs: Knobs, noise: Noise) -> Update:
         t, w = mini.data, mini.weight
-        later, now = (Noise(noise.uniform, part) for part in noise.normal.chunk(2, -1))
-        dist = self.predict(t.obs, t.past, noise).dist
+        later, now = noise.normal.chunk(2, -1)
+        dist = self.policy(t.obs, t.past)
         with torch.no_grad():
-            action = self.inside(self.predict(t.next_obs, t.next_past, noise).dist.sample(later))
+            ahead = self.policy(t.next_obs, t.next_past)
+            action = self.inside(ahead.sample(Noise(noise.uniform, cycled(later, ahead.mean.shape[0]))))
             after = self.target.value(t.next_obs, t.next_past, action)[0].amin(0)
             goal = t.reward + t.discount * ops.at(after, t.ahead)
-            own = self.model.value(t.obs, t.past, self.inside(dist.sample(now)))[0].amin(0)
+            own = self.model.value(t.obs, t.past, self.inside(dist.sample(Noise(noise.uniform, now))))[0].amin(0)
         q = self.model.value(t.obs, t.past, t.action)[0]
         error = q - goal  # [2, T, B]
         critic = ops.weighted_mean(error.square().sum(0), w)

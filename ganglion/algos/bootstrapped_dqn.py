@@ -133,7 +133,7 @@ class BootstrappedDQN(Algorithm[Sample[Transition], Sample[Transition]]):
     # ------------------------------------------------------------ acting
 
     def knobs(self, at: Progress) -> Mapping[str, float]:
-        return {"epsilon": self.cfg.epsilon(at.fraction), "lr": self.cfg.lr(at.fraction)}
+        return {"epsilon": self.cfg.epsilon.at(at), "lr": self.cfg.lr.at(at)}
 
     def draws(self) -> Draws:
         masks = self.cfg.heads if self.cfg.share < 1 else 0

@@ -21,7 +21,7 @@ from ganglion.core import (
     Acted, Algorithm, Draw, Draws, EnvSpec, Knobs, Noise, Obs, Past, Prediction, Recipe, Sample, Stateful, Transition,
     Update,
 )  # fmt: skip
-from ganglion.nn.actor_critics import Critics, GaussianActor, SoftActorCritics, beside, bounded
+from ganglion.nn.actor_critics import Critics, GaussianActor, SoftActorCritics, beside, bounded, cycled, of_critics
 
 
 @register("algo", "cql")
@@ -59,9 +59,10 @@ class CQL(Algorithm[Sample[Transition], Sample[Transition]]):
     model: SoftActorCritics[Critics]
 
     def __init__(self, cfg: CQLConfig, spec: EnvSpec) -> None:
-        self.cfg, self.space = cfg, (space := bounded(cfg, spec, cfg.net))
+        self.cfg, self.space = cfg, (space := bounded(cfg, spec))
         self.goal_entropy = -float(space.size) if cfg.target_entropy is None else cfg.target_entropy
-        actor, critics = GaussianActor(cfg.net, spec, space), Critics(cfg.net, spec, space)
+        warms = cfg.replay.warms
+        actor, critics = GaussianActor(cfg.net, spec, space, warms), Critics(cfg.net, spec, space, burn_in=warms)
         self.model = SoftActorCritics(actor, critics, cfg.temperature or 1.0)
         self.target = nn.Lagged(self.model.critics)
         limit = cfg.max_norm or inf
@@ -76,9 +77,14 @@ class CQL(Algorithm[Sample[Transition], Sample[Transition]]):
         return Draws(explore=Draw(normal=n), learn=Draw(uniform=looks * n, normal=2 * (1 + looks) * n))
 
     def predict(self, obs: Obs, past: Past, noise: Noise) -> Prediction:
-        raw, memory = self.model.action(obs, past)
+        raw, memory = self.model.act(obs, past)
         nothing = ops.empty(raw)  # critics need an action: a state alone has no value here
         return Prediction(ops.dist(raw, self.space, squash=True), nothing, memory)
+
+    def policy(self, obs: Obs, past: Past) -> ops.TanhNormal:
+        """The same in `learn`, where nobody asks for the memory after it."""
+        dist: ops.TanhNormal = ops.dist(self.model.action(obs, past)[0], self.space, squash=True)
+        return dist
 
     def explore(self, prediction: Prediction, knobs: Knobs, noise: Noise) -> Acted:
         return Acted(prediction.dist.sample(noise), {}, prediction.memory)
@@ -90,8 +96,8 @@ class CQL(Algorithm[Sample[Transition], Sample[Transition]]):
         later, now, here, there = noise.normal.split([n, n, self.cfg.looks * n, self.cfg.looks * n], -1)
         warmth = self.model.warmth["log"].exp()
         with torch.no_grad():
-            dist = self.predict(t.next_obs, t.next_past, noise).dist  # of the current actor
-            action, logp = dist.sample_and_log_prob(Noise(noise.uniform, later))
+            dist = self.policy(t.next_obs, t.next_past)  # of the current actor
+            action, logp = dist.sample_and_log_prob(Noise(noise.uniform, cycled(later, dist.mean.shape[0])))
             after = self.target.value(t.next_obs, t.next_past, action)[0].amin(0) - warmth * logp
             goal = t.reward + t.discount * ops.at(after, t.ahead)
         q = self.model.value(t.obs, t.past, t.action)[0]
@@ -100,7 +106,7 @@ class CQL(Algorithm[Sample[Transition], Sample[Transition]]):
         critic = ops.weighted_mean(error.square().sum(0), w)
         norm = self.critic_optim.step(critic + self.cfg.conservative * gap)
 
-        action, logp = self.predict(t.obs, t.past, noise).dist.sample_and_log_prob(Noise(noise.uniform, now))
+        action, logp = self.policy(t.obs, t.past).sample_and_log_prob(Noise(noise.uniform, now))
         actor = ops.weighted_mean(warmth.detach() * logp - self.model.value(t.obs, t.past, action)[0].amin(0), w)
         self.actor_optim.step(actor)
         entropy = -ops.weighted_mean(logp.detach(), w)
@@ -121,11 +127,11 @@ class CQL(Algorithm[Sample[Transition], Sample[Transition]]):
             anywhere = ops.anywhere(self.space, beside(uniform, looks))
             low, high = ops.bounds(self.space, anywhere)
             even = -(high - low).log().sum().expand(rows[0], looks * rows[1])
-            raws = self.model.action(t.obs, t.past)[0], self.model.action(t.next_obs, t.next_past)[0]
+            raws = self.model.action(t.obs, t.past)[0], self.model.action(t.next_obs, t.next_past)[0][: rows[0]]
             own, next_own = (self.several(raw, normal) for raw, normal in zip(raws, (here, there), strict=True))
             action = torch.cat([anywhere, own[0], next_own[0]], 1)
             density = torch.cat([even, own[1], next_own[1]], 1)
-        features = self.model.critics.encoder(t.obs, t.past)[0]
+        features = self.model.critics.encode(t.obs, of_critics(t.past))[0]
         q = self.model.critics.nets(features.repeat(1, 3 * looks, 1), action) - density
         return q.unflatten(2, (3 * looks, rows[1])).logsumexp(2) - log(3 * looks)
 

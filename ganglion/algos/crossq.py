@@ -30,7 +30,9 @@ from ganglion.core import (
     Acted, Action, Algorithm, Box, Draw, Draws, EnvSpec, Knobs, Memory, Noise, Obs, Past, Prediction, Progress, Recipe,
     Sample, Stateful, Transition, Update,
 )  # fmt: skip
-from ganglion.nn.actor_critics import SoftActorCritics, bounded, squashed, together
+from ganglion.nn.actor_critics import (
+    SoftActorCritics, bounded, of_actor, of_critics, squashed, together, with_memory,
+)  # fmt: skip
 from ganglion.nn.norms import BatchNormMLP
 
 
@@ -74,12 +76,12 @@ class CrossQActor(nn.Encoded):
     """obs -> mean and log deviation of each action component, before squashing [T, B, 2 * A]."""
 
     def __init__(self, cfg: CrossQConfig, spec: EnvSpec, space: Box) -> None:
-        super().__init__(cfg.net, spec.obs)
+        super().__init__(cfg.net, spec.obs, cfg.replay.warms)
         self.net = cfg.batch_normed(cfg.net, 1, self.encoder.out, 2 * space.size)
 
     def action(self, obs: Obs, past: Past, live: Tensor | None = None) -> tuple[Tensor, Memory]:
         """By running statistics, or by those of `live` rows, which move the running ones."""
-        features, memory = self.encoder(obs, past)
+        features, memory = self.encode(obs, of_actor(past))
         mean, spread = self.net(features, live, move=True)[0].chunk(2, -1)
         return squashed(mean, spread), memory
 
@@ -88,14 +90,14 @@ class CrossQCritics(nn.Encoded):
     """obs and action -> two values [2, T, B]."""
 
     def __init__(self, cfg: CrossQConfig, spec: EnvSpec, space: Box) -> None:
-        super().__init__(cfg.net_critic, spec.obs)
+        super().__init__(with_memory(cfg.kind, cfg.net, cfg.net_critic, cfg.n_step), spec.obs, cfg.replay.warms)
         self.nets = cfg.batch_normed(cfg.net_critic, 2, self.encoder.out + space.size, 1)
 
     def value(
         self, obs: Obs, past: Past, action: Action | None = None, live: Tensor | None = None
     ) -> tuple[Tensor, Memory]:
         """By running statistics, or by those of `live` rows, which move the running ones."""
-        features, memory = self.encoder(obs, past)
+        features, memory = self.encode(obs, of_critics(past))
         assert action is not None
         joined = torch.cat([features, action.reshape(*features.shape[:2], -1)], -1)
         return self.nets(joined, live, move=True).squeeze(-1), memory
@@ -108,7 +110,7 @@ class CrossQ(Algorithm[Sample[Transition], Sample[Transition]]):
 
     def __init__(self, cfg: CrossQConfig, spec: EnvSpec) -> None:
         self.cfg, self.late_every = cfg, cfg.delay
-        self.space = space = bounded(cfg, spec, cfg.net, cfg.net_critic)
+        self.space = space = bounded(cfg, spec)
         self.goal_entropy = -float(space.size) if cfg.target_entropy is None else cfg.target_entropy
         self.actor, critics = CrossQActor(cfg, spec, space), CrossQCritics(cfg, spec, space)
         self.model = SoftActorCritics(self.actor, critics, cfg.temperature or 1.0)
@@ -127,8 +129,13 @@ class CrossQ(Algorithm[Sample[Transition], Sample[Transition]]):
         return Draws(explore=Draw(uniform=n, normal=n), learn=Draw(normal=2 * n), hold=self.cfg.hold)
 
     def predict(self, obs: Obs, past: Past, noise: Noise) -> Prediction:
-        raw, memory = self.model.action(obs, past)
+        raw, memory = self.model.act(obs, past)
         return Prediction(ops.dist(raw, self.space, squash=True), ops.empty(raw), memory)
+
+    def policy(self, obs: Obs, past: Past) -> ops.TanhNormal:
+        """The same in `learn`, where nobody asks for the memory after it."""
+        dist: ops.TanhNormal = ops.dist(self.model.action(obs, past)[0], self.space, squash=True)
+        return dist
 
     def explore(self, prediction: Prediction, knobs: Knobs, noise: Noise) -> Acted:
         chosen, anything = prediction.dist.sample(noise), ops.anywhere(self.space, noise.uniform)
@@ -140,7 +147,7 @@ class CrossQ(Algorithm[Sample[Transition], Sample[Transition]]):
         t, w = mini.data, mini.weight
         live, later = (w > 0).float(), Noise(noise.uniform, noise.normal.chunk(2, -1)[0])
         with torch.no_grad():
-            action, logp = self.predict(t.next_obs, t.next_past, noise).dist.sample_and_log_prob(later)
+            action, logp = self.policy(t.next_obs, t.next_past).sample_and_log_prob(later)
             bonus = self.model.warmth["log"].exp() * logp
         both = *together(t), torch.cat([t.action, action], 1), torch.cat([live, live], 1)
         q, after = self.model.critics.value(*both)[0].chunk(2, 2)  # [2, T, B] each

@@ -85,7 +85,7 @@ class DiscreteBCQ(Algorithm[Sample[Transition], Sample[Transition]]):
     # ------------------------------------------------------------ acting
 
     def knobs(self, at: Progress) -> Mapping[str, float]:
-        return {"epsilon": self.cfg.epsilon(at.fraction)}
+        return {"epsilon": self.cfg.epsilon.at(at)}
 
     def draws(self) -> Draws:
         return Draws(explore=ops.Greedy.draws)

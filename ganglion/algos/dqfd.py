@@ -72,7 +72,7 @@ class DQfD(Algorithm[Sample[Transition], Sample[Transition]]):
     # ------------------------------------------------------------ acting
 
     def knobs(self, at: Progress) -> Mapping[str, float]:
-        return {"epsilon": self.cfg.epsilon(at.fraction)}
+        return {"epsilon": self.cfg.epsilon.at(at)}
 
     def draws(self) -> Draws:
         return Draws(explore=ops.Greedy.draws)

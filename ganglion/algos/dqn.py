@@ -83,7 +83,7 @@ class DQN(Algorithm[Sample[Transition], Sample[Transition]]):
     # ------------------------------------------------------------ acting
 
     def knobs(self, at: Progress) -> Mapping[str, float]:
-        return {"epsilon": self.cfg.epsilon(at.fraction), "lr": self.cfg.lr(at.fraction)}
+        return {"epsilon": self.cfg.epsilon.at(at), "lr": self.cfg.lr.at(at)}
 
     def draws(self) -> Draws:
         noisy = Draw(normal=self.model.draws), Draw(normal=3 * self.model.draws)  # a slot's own; an update's

@@ -21,7 +21,7 @@ from ganglion.core import (
     Acted, Algorithm, Draw, Draws, EnvSpec, Knobs, Noise, Obs, Past, Prediction, Recipe, Sample, Stateful, Transition,
     Update,
 )  # fmt: skip
-from ganglion.nn.actor_critics import Critics, GaussianActor, SoftActorCritics, bounded
+from ganglion.nn.actor_critics import Critics, GaussianActor, SoftActorCritics, bounded, cycled, of_critics
 
 STEP = 0.2  # in units of half the range, over which slopes along the action are measured
 
@@ -61,9 +61,11 @@ class EDAC(Algorithm[Sample[Transition], Sample[Transition]]):
     model: SoftActorCritics[Critics]
 
     def __init__(self, cfg: EDACConfig, spec: EnvSpec) -> None:
-        self.cfg, self.space = cfg, (space := bounded(cfg, spec, cfg.net))
+        self.cfg, self.space = cfg, (space := bounded(cfg, spec))
         self.goal_entropy = -float(space.size) if cfg.target_entropy is None else cfg.target_entropy
-        actor, critics = GaussianActor(cfg.net, spec, space), Critics(cfg.net, spec, space, cfg.critics)
+        warms = cfg.replay.warms
+        actor = GaussianActor(cfg.net, spec, space, warms)
+        critics = Critics(cfg.net, spec, space, cfg.critics, burn_in=warms)
         self.model = SoftActorCritics(actor, critics, cfg.temperature or 1.0)
         self.target = nn.Lagged(self.model.critics)
         limit = cfg.max_norm or inf
@@ -78,9 +80,14 @@ class EDAC(Algorithm[Sample[Transition], Sample[Transition]]):
         return Draws(explore=Draw(normal=n), learn=Draw(normal=2 * n))
 
     def predict(self, obs: Obs, past: Past, noise: Noise) -> Prediction:
-        raw, memory = self.model.action(obs, past)
+        raw, memory = self.model.act(obs, past)
         nothing = ops.empty(raw)  # critics need an action: a state alone has no value here
         return Prediction(ops.dist(raw, self.space, squash=True), nothing, memory)
+
+    def policy(self, obs: Obs, past: Past) -> ops.TanhNormal:
+        """The same in `learn`, where nobody asks for the memory after it."""
+        dist: ops.TanhNormal = ops.dist(self.model.action(obs, past)[0], self.space, squash=True)
+        return dist
 
     def explore(self, prediction: Prediction, knobs: Knobs, noise: Noise) -> Acted:
         return Acted(prediction.dist.sample(noise), {}, prediction.memory)
@@ -92,9 +99,8 @@ class EDAC(Algorithm[Sample[Transition], Sample[Transition]]):
         later, now = noise.normal.chunk(2, -1)
         warmth = self.model.warmth["log"].exp()
         with torch.no_grad():
-            action, logp = self.predict(t.next_obs, t.next_past, noise).dist.sample_and_log_prob(
-                Noise(noise.uniform, later)
-            )
+            dist = self.policy(t.next_obs, t.next_past)
+            action, logp = dist.sample_and_log_prob(Noise(noise.uniform, cycled(later, dist.mean.shape[0])))
             after = self.target.value(t.next_obs, t.next_past, action)[0].amin(0) - warmth * logp
             goal = t.reward + t.discount * ops.at(after, t.ahead)
         q = self.model.value(t.obs, t.past, t.action)[0]
@@ -103,7 +109,7 @@ class EDAC(Algorithm[Sample[Transition], Sample[Transition]]):
         alike = ops.weighted_mean(self.likeness(t, q), w) if self.cfg.diversity else torch.zeros_like(critic)
         norm = self.critic_optim.step(critic + self.cfg.diversity * alike)
 
-        action, logp = self.predict(t.obs, t.past, noise).dist.sample_and_log_prob(Noise(noise.uniform, now))
+        action, logp = self.policy(t.obs, t.past).sample_and_log_prob(Noise(noise.uniform, now))
         actor = ops.weighted_mean(warmth.detach() * logp - self.model.value(t.obs, t.past, action)[0].amin(0), w)
         self.actor_optim.step(actor)
         entropy = -ops.weighted_mean(logp.detach(), w)
@@ -123,7 +129,7 @@ class EDAC(Algorithm[Sample[Transition], Sample[Transition]]):
         low, high = ops.bounds(self.space, t.action)
         moves = torch.eye(n, device=q.device).view(n, 1, *self.space.shape) * (STEP * 0.5 * (high - low))  # [A, 1, ...]
         moved = (t.action.unsqueeze(1) + moves).flatten(1, 2)  # [T, A B, ...]
-        features = self.model.critics.encoder(t.obs, t.past)[0].repeat(1, n, 1)
+        features = self.model.critics.encode(t.obs, of_critics(t.past))[0].repeat(1, n, 1)
         slopes = (self.model.critics.nets(features, moved).unflatten(2, (n, -1)) - q.unsqueeze(2)) / STEP
         directions = slopes / slopes.square().sum(2, keepdim=True).add(1e-8).sqrt()  # [critics, T, A, B]
         return (directions.sum(0).square().sum(1) - count) / (count - 1)  # of all pairs, without those with themselves

@@ -31,7 +31,9 @@ from ganglion.core import (
     Row, Sample, Stateful, Transition, Update,
 )  # fmt: skip
 from ganglion.errors import UserError
-from ganglion.nn.actor_critics import SoftActorCritics, bounded, squashed, together
+from ganglion.nn.actor_critics import (
+    SoftActorCritics, bounded, of_actor, of_critics, squashed, together, with_memory,
+)  # fmt: skip
 from ganglion.nn.norms import BoundedRewardScale, ResidualMLP
 
 
@@ -68,13 +70,13 @@ class FlashSACConfig(AlgoConfig):
 class FlashSACActor(nn.Encoded):
     """obs -> mean and log deviation of each action component, before squashing [T, B, 2 * A]."""
 
-    def __init__(self, net: nn.MLPConfig, spec: EnvSpec, space: Box) -> None:
-        super().__init__(net, spec.obs)
+    def __init__(self, net: nn.MLPConfig, spec: EnvSpec, space: Box, burn_in: int) -> None:
+        super().__init__(net, spec.obs, burn_in)
         self.net = ResidualMLP(1, self.encoder.out, net.hidden[0], len(net.hidden), 2 * space.size)
 
     def action(self, obs: Obs, past: Past, live: Tensor | None = None) -> tuple[Tensor, Memory]:
         """By running statistics, or by those of `live` rows, which move the running ones."""
-        features, memory = self.encoder(obs, past)
+        features, memory = self.encode(obs, of_actor(past))
         mean, spread = self.net(features, live, move=True)[0].chunk(2, -1)
         return squashed(mean, spread, least=-10.0), memory
 
@@ -83,12 +85,12 @@ class FlashSACCritics(nn.Encoded):
     """obs and action -> two values [2, T, B], or the logits behind them [2, T, B, atoms]."""
 
     def __init__(self, cfg: FlashSACConfig, spec: EnvSpec, space: Box) -> None:
-        super().__init__(cfg.net_critic, spec.obs)
+        super().__init__(with_memory(cfg.kind, cfg.net, cfg.net_critic, cfg.n_step), spec.obs, cfg.replay.warms)
         size, blocks = cfg.net_critic.hidden[0], len(cfg.net_critic.hidden)
         self.cfg, self.nets = cfg, ResidualMLP(2, self.encoder.out + space.size, size, blocks, cfg.atoms)
 
     def logits(self, obs: Obs, past: Past, action: Tensor, live: Tensor | None, move: bool = False) -> Tensor:
-        features = self.encoder(obs, past)[0]
+        features = self.encode(obs, of_critics(past))[0]
         return self.nets(torch.cat([features, action.reshape(*features.shape[:2], -1)], -1), live, move)
 
     def mean(self, logits: Tensor) -> Tensor:
@@ -112,11 +114,11 @@ class FlashSAC(Algorithm[Sample[Transition], Sample[Transition]]):
             if len(set(net.hidden)) != 1:
                 raise UserError(f"algo.{name}.hidden: residual blocks should be of one width, got {list(net.hidden)}.")
         self.cfg, self.late_every = cfg, cfg.delay
-        self.space = space = bounded(cfg, spec, cfg.net, cfg.net_critic)
+        self.space = space = bounded(cfg, spec)
         edges = (x * (space.size // len(x)) for x in (space.low, space.high))
         halves = (0.5 * (high - low) for low, high in zip(*edges, strict=True))
         self.goal_entropy = sum(0.5 * log(2 * pi * e) + log(cfg.spread * half) for half in halves)
-        self.actor, critics = FlashSACActor(cfg.net, spec, space), FlashSACCritics(cfg, spec, space)
+        self.actor, critics = FlashSACActor(cfg.net, spec, space, cfg.replay.warms), FlashSACCritics(cfg, spec, space)
         self.model = SoftActorCritics(self.actor, critics, cfg.temperature)
         self.target = nn.Lagged(critics)
         self.scale = BoundedRewardScale(spec.slots, cfg.gamma, cfg.limit)
@@ -130,15 +132,20 @@ class FlashSAC(Algorithm[Sample[Transition], Sample[Transition]]):
     # ------------------------------------------------------------ acting
 
     def knobs(self, at: Progress) -> Mapping[str, float]:
-        return {"random": float(at.env_steps < self.cfg.limiter.begins), "lr": self.cfg.lr(at.fraction)}
+        return {"random": float(at.env_steps < self.cfg.limiter.begins), "lr": self.cfg.lr.at(at)}
 
     def draws(self) -> Draws:
         n = self.space.size
         return Draws(explore=Draw(uniform=n, normal=n), learn=Draw(normal=2 * n), hold=self.cfg.hold)
 
     def predict(self, obs: Obs, past: Past, noise: Noise) -> Prediction:
-        raw, memory = self.model.action(obs, past)
+        raw, memory = self.model.act(obs, past)
         return Prediction(ops.dist(raw, self.space, squash=True), ops.empty(raw), memory)
+
+    def policy(self, obs: Obs, past: Past) -> ops.TanhNormal:
+        """The same in `learn`, where nobody asks for the memory after it."""
+        dist: ops.TanhNormal = ops.dist(self.model.action(obs, past)[0], self.space, squash=True)
+        return dist
 
     def explore(self, prediction: Prediction, knobs: Knobs, noise: Noise) -> Acted:
         chosen, anything = prediction.dist.sample(noise), ops.anywhere(self.space, noise.uniform)
@@ -155,7 +162,7 @@ class FlashSAC(Algorithm[Sample[Transition], Sample[Transition]]):
         live, later = (w > 0).float(), Noise(noise.uniform, noise.normal.chunk(2, -1)[0])
         reward = self.scale(t.reward)
         with torch.no_grad():
-            action, logp = self.predict(t.next_obs, t.next_past, noise).dist.sample_and_log_prob(later)
+            action, logp = self.policy(t.next_obs, t.next_past).sample_and_log_prob(later)
             # this row and the next are normalised as one batch: the target by its own statistics, which stay unread
             both = *together(t), torch.cat([t.action, action], 1), torch.cat([live, live], 1)
             after = self.target.net.logits(*both).chunk(2, 2)[1]  # [2, T, B, atoms]

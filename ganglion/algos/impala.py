@@ -20,6 +20,7 @@ from ganglion.config import (
     Count,
     NonNegative,
     Positive,
+    Rate,
     ProcessorConfig,
     RateSchedule,
     constant,
@@ -43,6 +44,7 @@ class ImpalaConfig(AlgoConfig):
     gamma: float = Field(0.99, ge=0, le=1)
     lam: float = Field(1.0, ge=0, le=1)  # how far corrections look ahead
     horizon: Count = Field(20, ge=1)  # rows per slot and rollout
+    episodes: bool = False  # rollouts are whole episodes, of at most `horizon` rows each
     epochs: int = Field(1, ge=1, le=1_000)  # passes over a rollout; V-trace corrects the later ones
     minibatches: Count = Field(1, ge=1)  # per pass, each of whole slots
     clip_rho: Positive = 1.0  # of the ratio that decides what the critic converges to
@@ -50,6 +52,7 @@ class ImpalaConfig(AlgoConfig):
     clip_actor: Positive = 1.0  # of the ratio that weighs the actor's gradient
     entropy: Amount = constant(0.01)
     value_weight: NonNegative = 0.5
+    popart: Rate | None = None  # how fast the scale of values follows that of goals (3e-4); None: it is fixed
     normalise_advantage: bool = False
     log_std: float = Field(0.0, ge=-20, le=20)  # of continuous actions, at the start
     max_norm: Positive = 40.0
@@ -64,7 +67,7 @@ class ImpalaConfig(AlgoConfig):
     def recipe(self, spec: EnvSpec) -> Recipe:
         """What to plug around the algorithm: read here, built by runtime.build."""
         lag = self.max_lag * self.epochs * self.minibatches  # in updates
-        rollouts = buffers.RolloutConfig().rollouts(self.gamma, self.horizon)
+        rollouts = buffers.RolloutConfig(episodes=self.episodes).rollouts(self.gamma, self.horizon)
         return Recipe(self.processor, rollouts, buffers.ReadyConfig(), lag)
 
 
@@ -80,13 +83,13 @@ class Impala(Algorithm[Rollout, Rollout]):
                 f"{spec.slots}; lower it to {spec.slots} or less."
             )
         self.cfg, self.spec, self.passes = cfg, spec, cfg.epochs
-        self.model = nn.ActorCritic(cfg.net, spec, cfg.shared, cfg.log_std)
+        self.model = nn.ActorCritic(cfg.net, spec, cfg.shared, cfg.log_std, cfg.popart)
         self.optim = nn.optimiser(cfg.optim, self.model, lr=cfg.lr(0.0), max_norm=cfg.max_norm, eps=1e-5)
 
     # ------------------------------------------------------------ acting
 
     def knobs(self, at: Progress) -> Mapping[str, float]:
-        return {"lr": self.cfg.lr(at.fraction), "entropy_weight": self.cfg.entropy(at.fraction)}
+        return {"lr": self.cfg.lr.at(at), "entropy_weight": self.cfg.entropy.at(at)}
 
     def draws(self) -> Draws:
         return Draws(explore=ops.dist_draws(self.spec.action), plan=ops.shuffle_draws(self.cfg.epochs))
@@ -120,8 +123,10 @@ class Impala(Algorithm[Rollout, Rollout]):
             advantage = ops.normalise(trace.advantage, acts) if self.cfg.normalise_advantage else trace.advantage
         actor, entropy = ops.masked_means(acts, ops.policy_gradient(logp, advantage), p.dist.entropy())
         critic = ops.masked_mean(0.5 * (trace.goal - p.value).square(), r.valid)
+        critic = critic if self.cfg.popart is None else critic / self.model.critic.variance
         loss = actor + self.cfg.value_weight * critic - knobs["entropy_weight"] * entropy
         norm = self.optim.step(loss, lr=knobs["lr"])
+        self.model.critic.follow(trace.goal, r.valid)
         metrics = {"actor": actor, "value": critic, "entropy": entropy, "grad_norm": norm}
         beyond = (log_ratio.exp() > self.cfg.clip_rho).to(log_ratio.dtype)
         kl, clipped = ops.masked_means(r.valid, ops.kl_k3(log_ratio), beyond)  # between who acted and who learns

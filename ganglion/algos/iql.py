@@ -19,7 +19,8 @@ from ganglion.config import (
     AlgoConfig, BufferConfig, LimiterConfig, NonNegative, Positive, ProcessorConfig, Rate, register,
 )  # fmt: skip
 from ganglion.core import (
-    Algorithm, Draw, Draws, EnvSpec, Knobs, Noise, Obs, Past, Prediction, Recipe, Sample, Stateful, Transition, Update,
+    Action, Algorithm, Draw, Draws, EnvSpec, Knobs, Memory, Noise, Obs, Past, Prediction, Recipe, Sample,
+    Stateful, Transition, Update,
 )  # fmt: skip
 from ganglion.nn.actor_critics import ActorCritics, Critics, MeanActor, StateValue, bounded
 
@@ -53,11 +54,36 @@ class IQLConfig(AlgoConfig):
 
 
 class Networks(ActorCritics[Critics]):
-    """An actor, critics, and the value of a state."""
+    """An actor, critics, and the value of a state; what they remember is a third each of one memory."""
 
     def __init__(self, actor: MeanActor, critics: Critics, states: StateValue) -> None:
         super().__init__(actor, critics)
         self.states = states
+
+    def initial(self, slots: int) -> Memory:
+        return (*super().initial(slots), *self.states.initial(slots))
+
+    def act(self, obs: Obs, past: Past) -> tuple[Tensor, Memory]:
+        said, memory = super().act(obs, without_states(past))
+        return (said, (*memory, *self.states.encode(obs, of_states(past))[1])) if self.recurrent else (said, memory)
+
+    def action(self, obs: Obs, past: Past) -> tuple[Tensor, Memory]:
+        return super().action(obs, without_states(past))
+
+    def value(self, obs: Obs, past: Past, action: Action | None = None) -> tuple[Tensor, Memory]:
+        return super().value(obs, without_states(past), action)
+
+    def worth(self, obs: Obs, past: Past) -> Tensor:
+        """Of a state, [T, B]."""
+        return self.states.value(obs, of_states(past))[0]
+
+
+def without_states(past: Past) -> Past:
+    return past._replace(memory=past.memory[: 2 * len(past.memory) // 3])
+
+
+def of_states(past: Past) -> Past:
+    return past._replace(memory=past.memory[2 * len(past.memory) // 3 :])
 
 
 class IQL(Algorithm[Sample[Transition], Sample[Transition]]):
@@ -66,9 +92,11 @@ class IQL(Algorithm[Sample[Transition], Sample[Transition]]):
     model: Networks
 
     def __init__(self, cfg: IQLConfig, spec: EnvSpec) -> None:
-        self.cfg, self.space = cfg, (space := bounded(cfg, spec, cfg.net))
-        nets = MeanActor(cfg.net, spec, space), Critics(cfg.net, spec, space), StateValue(cfg.net, spec)
-        self.model = Networks(*nets)
+        self.cfg, self.space = cfg, (space := bounded(cfg, spec))
+        warms = cfg.replay.warms
+        critics = Critics(cfg.net, spec, space, burn_in=warms)
+        states = StateValue(cfg.net, spec, warms)
+        self.model = Networks(MeanActor(cfg.net, spec, space, burn_in=warms), critics, states)
         self.target = nn.Lagged(self.model.critics)
         limit = cfg.max_norm or inf
         self.actor_optim = nn.optimiser(cfg.optim, self.model.actor, lr=cfg.lr, max_norm=limit)
@@ -81,17 +109,17 @@ class IQL(Algorithm[Sample[Transition], Sample[Transition]]):
         return Draws(explore=Draw(normal=self.space.size))
 
     def predict(self, obs: Obs, past: Past, noise: Noise) -> Prediction:
-        raw, memory = self.model.action(obs, past)
-        return Prediction(ops.dist(raw, self.space), self.model.states.value(obs, past)[0], memory)
+        raw, memory = self.model.act(obs, past)
+        return Prediction(ops.dist(raw, self.space), self.model.worth(obs, past), memory)
 
     # ------------------------------------------------------------ learning
 
     def learn(self, mini: Sample[Transition], knobs: Knobs, noise: Noise) -> Update:
         t, w = mini.data, mini.weight
         with torch.no_grad():
-            judged = self.target.value(t.obs, t.past, t.action)[0].amin(0)
-            goal = t.reward + t.discount * ops.at(self.model.states.value(t.next_obs, t.next_past)[0], t.ahead)
-        value = self.model.states.value(t.obs, t.past)[0]
+            judged = self.target.value(t.obs, without_states(t.past), t.action)[0].amin(0)
+            goal = t.reward + t.discount * ops.at(self.model.worth(t.next_obs, t.next_past), t.ahead)
+        value = self.model.worth(t.obs, t.past)
         advantage = judged - value
         expectile = ops.weighted_mean(self.skewed(advantage), w)
         q = self.model.value(t.obs, t.past, t.action)[0]

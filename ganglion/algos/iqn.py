@@ -92,7 +92,7 @@ class IQN(Algorithm[Sample[Transition], Sample[Transition]]):
     # ------------------------------------------------------------ acting
 
     def knobs(self, at: Progress) -> Mapping[str, float]:
-        return {"epsilon": self.cfg.epsilon(at.fraction), "lr": self.cfg.lr(at.fraction)}
+        return {"epsilon": self.cfg.epsilon.at(at), "lr": self.cfg.lr.at(at)}
 
     def shares(self) -> list[int]:
         """How many random numbers a row needs for the model, the target and the choice of an action."""

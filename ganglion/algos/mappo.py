@@ -123,8 +123,8 @@ class MAPPO(Algorithm[Rollout, MAPPORows]):
     # ------------------------------------------------------------ acting
 
     def knobs(self, at: Progress) -> Mapping[str, float]:
-        cfg, now = self.cfg, at.fraction
-        return {"lr": cfg.lr(now), "entropy_weight": cfg.entropy(now), "clip": cfg.clip(now)}
+        cfg = self.cfg
+        return {"lr": cfg.lr.at(at), "entropy_weight": cfg.entropy.at(at), "clip": cfg.clip.at(at)}
 
     def draws(self) -> Draws:
         return Draws(explore=ops.dist_draws(self.spec.action), plan=ops.shuffle_draws(self.cfg.epochs))

@@ -38,6 +38,7 @@ class PPGConfig(AlgoConfig):
     gamma: float = Field(0.99, ge=0, le=1)
     lam: float = Field(0.95, ge=0, le=1)
     horizon: Count = Field(128, ge=1)  # rows per slot and rollout
+    episodes: bool = False  # rollouts are whole episodes, of at most `horizon` rows each
     epochs: int = Field(1, ge=1, le=1_000)  # over each rollout, of actor and critic
     minibatches: Count = Field(4, ge=1)
     clip: Amount = constant(0.2)
@@ -60,7 +61,7 @@ class PPGConfig(AlgoConfig):
     def recipe(self, spec: EnvSpec) -> Recipe:
         """What to plug around the algorithm: read here, built by runtime.build."""
         lag = self.max_lag * self.epochs * self.minibatches  # in updates
-        rollouts = buffers.RolloutConfig().rollouts(self.gamma, self.horizon, keep=self.aux_every)
+        rollouts = buffers.RolloutConfig(episodes=self.episodes).rollouts(self.gamma, self.horizon, keep=self.aux_every)
         return Recipe(self.processor, rollouts, buffers.ReadyConfig(), lag)
 
 
@@ -110,8 +111,8 @@ class PPG(Algorithm[Rollout, PPGMinibatch]):
     # ------------------------------------------------------------ acting
 
     def knobs(self, at: Progress) -> Mapping[str, float]:
-        cfg, now = self.cfg, at.fraction
-        return {"lr": cfg.lr(now), "entropy_weight": cfg.entropy(now), "clip": cfg.clip(now)}
+        cfg = self.cfg
+        return {"lr": cfg.lr.at(at), "entropy_weight": cfg.entropy.at(at), "clip": cfg.clip.at(at)}
 
     def draws(self) -> Draws:
         most = max(self.cfg.epochs, self.cfg.aux_epochs)

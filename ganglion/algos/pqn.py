@@ -36,6 +36,7 @@ class PQNConfig(AlgoConfig):
     gamma: float = Field(0.99, ge=0, le=1)
     lam: float = Field(0.9, ge=0, le=1)  # how far returns look ahead before they ask the model
     horizon: Count = Field(32, ge=1)  # rows per slot and rollout
+    episodes: bool = False  # rollouts are whole episodes, of at most `horizon` rows each
     epochs: int = Field(4, ge=1, le=1_000)
     minibatches: Count = Field(4, ge=1)
     dueling: bool = False
@@ -51,7 +52,7 @@ class PQNConfig(AlgoConfig):
     def recipe(self, spec: EnvSpec) -> Recipe:
         """What to plug around the algorithm: read here, built by runtime.build."""
         lag = self.max_lag * self.epochs * self.minibatches  # in updates
-        rollouts = buffers.RolloutConfig().rollouts(self.gamma, self.horizon)
+        rollouts = buffers.RolloutConfig(episodes=self.episodes).rollouts(self.gamma, self.horizon)
         return Recipe(self.processor, rollouts, buffers.ReadyConfig(), lag)
 
 
@@ -84,7 +85,7 @@ class PQN(Algorithm[Rollout, PQNMinibatch]):
     # ------------------------------------------------------------ acting
 
     def knobs(self, at: Progress) -> Mapping[str, float]:
-        return {"lr": self.cfg.lr(at.fraction), "epsilon": self.cfg.epsilon(at.fraction)}
+        return {"lr": self.cfg.lr.at(at), "epsilon": self.cfg.epsilon.at(at)}
 
     def draws(self) -> Draws:
         return Draws(explore=ops.Greedy.draws, plan=ops.shuffle_draws(self.cfg.epochs))

@@ -82,7 +82,7 @@ class PQNVDN(Algorithm[Rollout, PQNVDNRows]):
     # ------------------------------------------------------------ acting
 
     def knobs(self, at: Progress) -> Mapping[str, float]:
-        return {"lr": self.cfg.lr(at.fraction), "epsilon": self.cfg.epsilon(at.fraction)}
+        return {"lr": self.cfg.lr.at(at), "epsilon": self.cfg.epsilon.at(at)}
 
     def draws(self) -> Draws:
         return Draws(explore=ops.Greedy.draws, plan=ops.shuffle_draws(self.cfg.epochs))

@@ -41,6 +41,7 @@ class ReinforceConfig(AlgoConfig):
     optim: nn.OptimConfig = nn.OptimConfig()
     gamma: float = Field(0.99, ge=0, le=1)
     horizon: Count = Field(256, ge=1)  # rows per slot and update; longer than most episodes
+    episodes: bool = False  # rollouts are whole episodes, of at most `horizon` rows each
     baseline: Literal["value", "none"] = "value"
     normalise: bool = True  # what weighs the log-probabilities, over the rollout
     entropy: Amount = constant(0.01)
@@ -57,7 +58,7 @@ class ReinforceConfig(AlgoConfig):
 
     def recipe(self, spec: EnvSpec) -> Recipe:
         """What to plug around the algorithm: read here, built by runtime.build."""
-        rollouts = buffers.RolloutConfig().rollouts(self.gamma, self.horizon)
+        rollouts = buffers.RolloutConfig(episodes=self.episodes).rollouts(self.gamma, self.horizon)
         return Recipe(self.processor, rollouts, buffers.ReadyConfig(), self.max_lag)
 
 
@@ -77,7 +78,7 @@ class Reinforce(Algorithm[Rollout, Rollout]):
     # ------------------------------------------------------------ acting
 
     def knobs(self, at: Progress) -> Mapping[str, float]:
-        return {"lr": self.cfg.lr(at.fraction), "entropy_weight": self.cfg.entropy(at.fraction)}
+        return {"lr": self.cfg.lr.at(at), "entropy_weight": self.cfg.entropy.at(at)}
 
     def draws(self) -> Draws:
         return Draws(explore=ops.dist_draws(self.spec.action))

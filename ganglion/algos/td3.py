@@ -88,7 +88,7 @@ class TD3(Algorithm[Sample[Transition], Sample[Transition]]):
     # ------------------------------------------------------------ acting
 
     def knobs(self, at: Progress) -> Mapping[str, float]:
-        return {"random": float(at.env_steps < self.cfg.limiter.begins), "noise": self.cfg.noise(at.fraction)}
+        return {"random": float(at.env_steps < self.cfg.limiter.begins), "noise": self.cfg.noise.at(at)}
 
     def draws(self) -> Draws:
         n = self.space.size

@@ -33,6 +33,7 @@ class TRPOConfig(AlgoConfig):
     gamma: float = Field(0.99, ge=0, le=1)
     lam: float = Field(0.95, ge=0, le=1)
     horizon: Count = Field(128, ge=1)  # rows per slot and rollout
+    episodes: bool = False  # rollouts are whole episodes, of at most `horizon` rows each
     max_kl: Positive = 0.01  # between the actor before and after a step
     damping: NonNegative = 0.1  # added to the Fisher matrix's diagonal
     iterations: int = Field(10, ge=1, le=1_000)  # of conjugate gradients
@@ -51,7 +52,7 @@ class TRPOConfig(AlgoConfig):
 
     def recipe(self, spec: EnvSpec) -> Recipe:
         """What to plug around the algorithm: read here, built by runtime.build."""
-        rollouts = buffers.RolloutConfig().rollouts(self.gamma, self.horizon)
+        rollouts = buffers.RolloutConfig(episodes=self.episodes).rollouts(self.gamma, self.horizon)
         return Recipe(self.processor, rollouts, buffers.ReadyConfig(), self.max_lag)
 
 

@@ -75,7 +75,7 @@ class VDN(Algorithm[Sample[Rollout], Sample[Rollout]]):
     # ------------------------------------------------------------ acting
 
     def knobs(self, at: Progress) -> Mapping[str, float]:
-        return {"lr": self.cfg.lr(at.fraction), "epsilon": self.cfg.epsilon(at.fraction)}
+        return {"lr": self.cfg.lr.at(at), "epsilon": self.cfg.epsilon.at(at)}
 
     def draws(self) -> Draws:
         return Draws(explore=ops.Greedy.draws)

@@ -24,7 +24,7 @@ STYLE = """
   :root { --ink: #e6e9ee; --soft: #9aa3af; --line: #363c45; --page: #14171b; --card: #1d2127; } }
 * { box-sizing: border-box; }
 body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--page); margin: 0 auto; padding: 24px;
-  max-width: 1180px; }
+  max-width: 1240px; }
 h1 { font-size: 24px; margin: 0 0 4px; }
 h2 { font-size: 18px; margin: 28px 0 8px; } h3 { font-size: 15px; margin: 8px 0; }
 .soft, .axis, .legend { color: var(--soft); fill: var(--soft); font-size: 12px; }

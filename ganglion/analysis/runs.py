@@ -104,6 +104,7 @@ class RunGroup:
 
     name: str
     runs: list[RunData]
+    number: int = 0  # among those it was found with
 
     @property
     def tasks(self) -> list[str]:
@@ -117,8 +118,8 @@ def grouped(runs: Sequence[RunData]) -> list[RunGroup]:
         key = json.dumps(settings(run, tasks=False), sort_keys=True, default=str)
         groups.setdefault(key, RunGroup("", [])).runs.append(run)
     found = list(groups.values())
-    for group in found:
-        group.name = name_of(group)
+    for number, group in enumerate(found):
+        group.name, group.number = name_of(group), number
     for name in {group.name for group in found}:
         same = [group for group in found if group.name == name]
         for group, what in zip(same, told_apart(same) if len(same) > 1 else [""], strict=True):

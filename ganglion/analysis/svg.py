@@ -29,10 +29,10 @@ class Line(NamedTuple):
 def lines(groups: Sequence[RunGroup], task: str, metric: str, points: int = 160) -> list[Line]:
     """Each group's mean over its runs on a task with its 95 % interval; one run alone as it is."""
     found = []
-    for index, group in enumerate(groups):
+    for group in groups:
         curves = [finite(run.curve(metric)) for run in group.runs if run.task == task]
         curves = [curve for curve in curves if curve[0]]
-        colour = COLOURS[index % len(COLOURS)]
+        colour = COLOURS[group.number % len(COLOURS)]
         if len(curves) == 1:
             found.append(Line(group.name, colour, *thinned(*curves[0], 4 * points)))
         elif curves:

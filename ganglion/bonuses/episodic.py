@@ -32,7 +32,7 @@ class EpisodicConfig(CuriousConfig):
     features: int = Field(32, ge=1, le=65_536)  # of an observation, learned by naming actions
 
     def build(self, inner: Algorithm[Any, Any], spec: EnvSpec) -> EpisodicCurious:
-        return EpisodicCurious(self, inner, self.bonus(spec))
+        return EpisodicCurious(self, inner, self.bonus(spec), spec)
 
     def bonus(self, spec: EnvSpec) -> Episodic:
         raise NotImplementedError(f"{type(self).__name__} has no bonus")
@@ -58,8 +58,8 @@ class EpisodicCurious(Curious):
 
     bonus: Episodic
 
-    def __init__(self, cfg: CuriousConfig, inner: Algorithm[Any, Any], bonus: Episodic) -> None:
-        super().__init__(cfg, inner, bonus)
+    def __init__(self, cfg: CuriousConfig, inner: Algorithm[Any, Any], bonus: Episodic, spec: EnvSpec) -> None:
+        super().__init__(cfg, inner, bonus, spec)
         self.count = len(bonus.begin(1))  # of what is carried for the bonus, after what the algorithm carries
 
     def carry(self, slots: int) -> Carried:

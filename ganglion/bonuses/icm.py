@@ -22,7 +22,7 @@ class ICMConfig(CuriousConfig):
     ahead: float = Field(0.2, ge=0, le=1)  # weight of foretelling in the loss; the rest is of naming the action
 
     def build(self, inner: Algorithm[Any, Any], spec: EnvSpec) -> Curious:
-        return Curious(self, inner, ICM(self, spec))
+        return Curious(self, inner, ICM(self, spec), spec)
 
 
 class ICM(ActionFeatures):

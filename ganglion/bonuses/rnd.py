@@ -19,7 +19,7 @@ class RNDConfig(CuriousConfig):
     features: int = Field(64, ge=1, le=65_536)  # numbers that are foretold
 
     def build(self, inner: Algorithm[Any, Any], spec: EnvSpec) -> Curious:
-        return Curious(self, inner, RND(self, spec))
+        return Curious(self, inner, RND(self, spec), spec)
 
 
 class RND(Bonus):

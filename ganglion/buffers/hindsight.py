@@ -105,7 +105,7 @@ class Hindsight:
 
     def drawn(self, dice: Tensor, at: Progress) -> None:
         """The random numbers of the next sample, two per sequence."""
-        self.dice, self.share = dice, self.cfg.share(at.fraction)
+        self.dice, self.share = dice, self.cfg.share.at(at)
 
     def rewards(self, index: Tensor, got: Fetched) -> None:
         """Chooses goals for the sequences at flat positions [1, N], and changes rewards and endings of what was fetched

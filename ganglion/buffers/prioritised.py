@@ -110,7 +110,7 @@ class Prioritised(Replay):
             mass /= mass.min()
         if self.weight.numel() != mass.numel():
             self.weight = torch.empty(1, mass.numel(), device=self.device)
-        weight = self.weight.copy_(mass.pow_(-self.cfg.beta(at.fraction)))  # at most 1
+        weight = self.weight.copy_(mass.pow_(-self.cfg.beta.at(at)))  # at most 1
         if self.found[0] is not index:
             self.found = index, index.view(1, -1)
         return self.gather(self.found[1], weight, at)

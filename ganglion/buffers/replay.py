@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from sys import maxsize
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from pydantic import Field
@@ -32,6 +32,7 @@ class ReplayConfig(BufferConfig):
     max_use: Count | None = Field(None, ge=1)  # how often a row may be learned from
     max_staleness: Count | None = Field(None, ge=1)  # updates after which a row is not learned from any more
     relabel: RelabelConfig | None = None  # what is changed in transitions when they are sampled
+    store: Literal["memory", "disk"] = "memory"  # disk: in a file without a name, for replays larger than memory
 
     @property
     def warms(self) -> int:
@@ -62,6 +63,10 @@ class Replay:
         self.seen = keeper(spec, device)  # how observations are kept
         needs = self.history + fold.reach
         self.ring = SampledRing(max(cfg.capacity // self.slots, needs + 1), device, fold.gamma, not self.history)
+        if cfg.store == "disk":
+            from ganglion.mapped import on_disk
+
+            self.ring.zeros = on_disk("algo.replay.store", device)
         self.most = self.ring.length - needs  # rows stored at once: all that complete a sequence are still there
         self.size = self.ring.length * self.slots
         self.usage = Usage(self.ring.length, self.slots, device)

@@ -10,7 +10,7 @@ from torch import Tensor
 from ganglion import ops
 from ganglion.buffers.storage import RowRing, row_of, tree_of
 from ganglion.config import BufferConfig, Fold, register
-from ganglion.core import EnvSpec, Obs, Past, Progress, Rollout, Row, State, read_count, under
+from ganglion.core import Buffer, EnvSpec, Obs, Past, Progress, Rollout, Row, State, read_count, under
 from ganglion.errors import UserError
 
 
@@ -18,14 +18,20 @@ from ganglion.errors import UserError
 class RolloutConfig(BufferConfig):
     """The last rows of every slot, learned from once."""
 
+    episodes: bool = False  # whole ones, each of at most so many rows
+
     def fitted(self, fold: Fold) -> Fold:
         if not fold.rollouts:
             raise UserError(
                 "algo.replay.kind: rollout keeps whole rollouts, and this algorithm learns from transitions."
             )
-        return fold
+        return fold._replace(episodes=self.episodes)
 
-    def build(self, spec: EnvSpec, device: torch.device, fold: Fold) -> RolloutBuffer:
+    def build(self, spec: EnvSpec, device: torch.device, fold: Fold) -> Buffer:
+        if self.episodes:
+            from ganglion.buffers.episodes import Episodes
+
+            return Episodes(fold.length, spec.slots, fold.gamma, device, fold.keep)
         return RolloutBuffer(fold.length, fold.gamma, device, fold.keep)
 
 

@@ -8,11 +8,15 @@ ganglion list -v           also the module of each name and who brought it
 from __future__ import annotations
 
 import argparse
+import re
+from pathlib import Path
 
 from ganglion import registry
 from ganglion.cli.arguments import import_argument
 from ganglion.cli.text import say, table
 from ganglion.errors import UserError, nearest
+
+DESCRIBED = r'register\("{family}", "{name}"\)\nclass [^\n]*\n    """(.*?)(?:\n\n|""")'
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,8 +48,22 @@ def plural(family: str) -> str:
 
 
 def members(family: str, verbose: bool) -> list[tuple[str, ...]]:
-    """The names of a family, with their origin if asked."""
-    return [(name, *(registry.origin(family, name) if verbose else ())) for name in registry.names(family)]
+    """The names of a family and what each is, with their origin if asked."""
+    return [
+        (name, about(family, name), *(registry.origin(family, name) if verbose else ()))
+        for name in registry.names(family)
+    ]
+
+
+def about(family: str, name: str) -> str:
+    """The first line of what a config class says of itself, read without importing it: that may take torch."""
+    module = registry.TABLE[family].get(name)
+    if module is None:  # of the user's own, which is imported, or of an entry point
+        return ""
+    file = Path(registry.__file__).parent.joinpath(*module.split(".")[1:])
+    path = file / "__init__.py" if file.is_dir() else file.with_suffix(".py")
+    told = re.search(DESCRIBED.format(family=family, name=name), path.read_text(encoding="utf-8"), re.DOTALL)
+    return "" if told is None else " ".join(told[1].split()).split(". ")[0].rstrip(".")
 
 
 def presets(verbose: bool) -> list[tuple[str, ...]]:

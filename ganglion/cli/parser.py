@@ -8,6 +8,7 @@ from typing import NoReturn
 from ganglion import __version__
 from ganglion.cli import (
     bench,
+    board,
     check,
     compare,
     data,
@@ -45,6 +46,7 @@ COMMANDS = {
     "list": listing,
     "show": show,
     "compare": compare,
+    "board": board,
     "tune": tune,
     "doctor": doctor,
     "report": report,
@@ -81,6 +83,7 @@ examples:
   ganglion export runs/cartpole-dqn-20260101-120000 --to onnx       its agent, without Ganglion
   ganglion eject runs/cartpole-dqn-20260101-120000 > one.py         its algorithm, in one file
   ganglion report runs/study                        one page of HTML; also Markdown, a model card
+  ganglion board                                    a live page of the runs below runs/
   ganglion check MyEnv-v0 --import my_module        is this environment fit to train on?
   ganglion bench cartpole/ppo                       how fast, where the time goes, how far from the limit
 

@@ -3,6 +3,7 @@
 ganglion play runs/cartpole-dqn-20260101-120000                       into the run's videos folder
 ganglion play runs/cartpole-dqn-20260101-120000 --out cartpole.mp4
 ganglion play runs/cartpole-dqn-20260101-120000 --window
+ganglion play runs/connect_four-league-20260101-120000 --players main main-3      of a league: a match of two players
 ganglion play runs/tictactoe-alphazero-20260101-120000 --human            against you, in the terminal
 ganglion play runs/tictactoe-alphazero-20260101-120000 --human --browser  on a page, for this machine alone
 ganglion play runs/tictactoe-alphazero-20260101-120000 --tree tree.svg --moves 4,0    what it searches there
@@ -39,6 +40,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--frames", type=int, default=5_000, metavar="N", help="at most so many in all (5000)")
     parser.add_argument("--fps", type=int, default=30, metavar="N", help="frames per second (30)")
     parser.add_argument("--seed", type=int, default=1_000_000, metavar="N", help="of the first episode (1000000)")
+    parser.add_argument("--players", nargs="+", metavar="PLAYER", help="of a league: who plays whom, one or two names")
     which_arguments(parser)
     import_argument(parser)
 
@@ -57,7 +59,10 @@ def run(args: argparse.Namespace) -> int:
     if args.human or args.tree:
         return on_board(args, folder)
     videos = folder / "videos" if isinstance(folder, Path) else Path(f"videos/{folder.name}")
-    out = Path(args.out) if args.out else videos / f"{args.which}-{args.seed}.gif"
+    if args.players and len(args.players) > 2:
+        raise UserError(f"--players takes one or two names, got {len(args.players)}.")
+    title = "-".join(args.players or [args.which])
+    out = Path(args.out) if args.out else videos / f"{title}-{args.seed}.gif"
     if not args.window and out.suffix not in (".gif", ".mp4"):
         raise UserError(f"--out should end in .gif or .mp4, got {str(out)!r}.")
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
@@ -66,17 +71,27 @@ def run(args: argparse.Namespace) -> int:
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # files need no screen
     load_torch()
     from ganglion.config.files import import_module
-    from ganglion.runtime.run import frames
 
     for module in args.imports:
         import_module(module)
-    shown = limited(frames(folder, args.episodes, args.seed, args.which), args.frames)
+    shown = limited(all_frames(folder, args), args.frames)
     if args.window:
         in_window(shown, args.fps, str(folder))
         return 0
     count = into_file(shown, out, args.fps)
     say(f"{count} frames in {out}")
     return 0
+
+
+def all_frames(folder: Any, args: argparse.Namespace) -> Iterator[Any]:
+    """Of a saved agent, or of a match in a league."""
+    from ganglion.runtime.run import frames, load_config
+
+    if args.players is None and load_config(folder).league is None:
+        return frames(folder, args.episodes, args.seed, args.which)
+    from ganglion.league.saved_league import match_frames
+
+    return match_frames(folder, args.players or (), args.episodes, args.seed)
 
 
 def on_board(args: argparse.Namespace, folder: Any) -> int:

@@ -8,11 +8,12 @@ Settings may be changed where the saved state still fits them, such as a longer 
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
 from ganglion.cli.arguments import existing, import_argument, load_torch, run_argument
-from ganglion.cli.text import hear_warnings
+from ganglion.cli.text import hear_warnings, say
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,4 +52,8 @@ def run(args: argparse.Namespace) -> int:
 
     for module in args.imports:
         import_module(module)
-    return drive(Run.open(folder, args.words), args.imports)
+    run = Run.open(folder, args.words)
+    if run.trainer.finished():
+        budget, again = run.cfg.train.budget, f"ganglion resume {shlex.quote(str(folder))}"
+        say(f'Its budget of {budget} is spent: nothing is left to train. For more:  {again} train.budget="..."')
+    return drive(run, args.imports)

@@ -20,9 +20,13 @@ import argparse
 from contextlib import suppress
 from os.path import isfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ganglion.cli.arguments import asked_cases, config_arguments
-from ganglion.cli.text import hear_warnings
+from ganglion.cli.text import hear_warnings, say
+
+if TYPE_CHECKING:
+    from ganglion.config import RunConfig
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -74,4 +78,29 @@ def run(args: argparse.Namespace) -> int:
     from ganglion.cli.training_loop import drive
     from ganglion.runtime.run import Run
 
+    if told := hints(configs[0], args.words):
+        say(*told)
     return drive(Run.create(configs[0]), args.imports)
+
+
+def hints(config: RunConfig, words: list[str]) -> list[str]:
+    """What somebody may want to know before it begins: that nothing will be learned, or that settings are there."""
+    from ganglion import registry
+    from ganglion.runtime.choose_settings import preset
+
+    found, budget = [], config.train.budget
+    begins = first_update(config)
+    if budget.unit == "steps" and begins >= budget.count:
+        found.append(f"Note: train.budget ends at {budget}, before the first update at {begins:,} env steps.")
+    if not (words and (words[0] in registry.presets() or isfile(words[0]))) and config.run.chosen is None:
+        own = preset(config.env)
+        found += [f"Note: there is a preset for this environment: ganglion train {own}"] if own else []
+    return found
+
+
+def first_update(config: RunConfig) -> int:
+    """Env steps before which a limiter allows no update."""
+    match config.algo.plain():
+        case {"limiter": {"warmup": int(warmup)}}:
+            return warmup
+    return 0

@@ -15,7 +15,7 @@ from pydantic import (
     ValidationError,
     model_serializer,
     model_validator,
-)
+)  # fmt: skip
 from pydantic.fields import FieldInfo
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
@@ -25,6 +25,7 @@ from ganglion.errors import UserError, nearest
 if TYPE_CHECKING:
     import torch
 
+    from ganglion.config.values import At
     from ganglion.core import Algorithm, Buffer, Env, EnvSpec, Limiter, Processor, Recipe, Space
 
 
@@ -139,6 +140,14 @@ class BonusConfig(Part, family="bonus"):
         raise NotImplementedError(f"{type(self).__name__} has no build")
 
 
+class ResetsConfig(Part, family="resets"):
+    """Networks that begin anew at intervals."""
+
+    def build(self, inner: Algorithm[Any, Any], cfg: AlgoConfig, spec: EnvSpec) -> Algorithm[Any, Any]:
+        """The algorithm, with its resets; `cfg` makes new networks."""
+        raise NotImplementedError(f"{type(self).__name__} has no build")
+
+
 # What algorithms lack that learn from what they have just collected.
 FRESH = {
     "n_step": "its returns weigh sums of every length (lam) over whole rollouts",
@@ -154,6 +163,15 @@ class AlgoConfig(Part, family="algo"):
     offline: ClassVar[bool] = False  # whether it learns from datasets alone
     lacks: ClassVar[Mapping[str, str]] = {}  # settings that others have and it has not, and why
     bonus: BonusConfig | None = None  # a second reward, for what is new
+    resets: ResetsConfig | None = None  # at intervals networks begin anew
+
+    @classmethod
+    def expand(cls, value: object) -> object:
+        """`horizon: episode` is short for whole episodes of up to 1,000 rows."""
+        match value:
+            case {"horizon": "episode", **rest}:
+                return {"horizon": 1_000, "episodes": True, **rest}
+        return super().expand(value)
 
     @classmethod
     def unknown(cls, key: str) -> str:
@@ -168,7 +186,8 @@ class AlgoConfig(Part, family="algo"):
         if self.bonus is not None and "bonus" in self.lacks:
             raise UserError(f"algo.bonus: {self.unknown('bonus')}")
         made = self.build(spec)
-        return made if self.bonus is None else self.bonus.build(made, spec)
+        made = made if self.bonus is None else self.bonus.build(made, spec)
+        return made if self.resets is None else self.resets.build(made, self, spec)
 
     @classmethod
     def accepts(cls, space: Space) -> bool:
@@ -258,6 +277,7 @@ class Fold(NamedTuple):
     recurrent: bool = False
     rollouts: bool = False
     keep: int = 1  # rollouts that stay at hand
+    episodes: bool = False  # rollouts are whole episodes
 
     @property
     def reach(self) -> int:
@@ -351,9 +371,13 @@ class Schedule(Part, family="schedule"):
 
     @classmethod
     def expand(cls, value: object) -> object:
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
+        if type(value) in (int, float):
             return {"kind": "constant", "value": value}
         return super().expand(value)
+
+    def at(self, now: At) -> float:
+        """What it is worth now."""
+        return self(now.fraction)
 
     def __call__(self, fraction: float) -> float:
         raise NotImplementedError(f"{type(self).__name__} has no value")

@@ -235,8 +235,8 @@ class RunConfig(Config):
     def _players_fit(self) -> Self:
         if self.players and (self.run.mode not in ("local", "sync") or self.fleet.learners > 1):
             raise ValueError("players: several need run.mode local or sync, and one fleet.learners")
-        if self.league is not None and (self.run.mode != "local" or self.fleet.learners > 1 or self.players):
-            raise ValueError("league: needs run.mode local, one fleet.learners, and no `players` beside its own")
+        if self.league and (self.run.mode not in ("local", "ray") or self.fleet.learners > 1 or self.players):
+            raise ValueError("league: needs run.mode local or ray, one fleet.learners, and no `players` beside its own")
         return self
 
     @model_validator(mode="after")

@@ -1,19 +1,39 @@
-"""Schedules: what a knob is worth at each fraction of the budget."""
+"""Schedules: what a knob is worth at each fraction of the budget, or at each number of steps."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 from itertools import pairwise
 from math import cos, pi
 from typing import Annotated, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from ganglion.config.model import Schedule
-from ganglion.config.values import Rate, within
+from ganglion.config.values import At, Every, Rate, within
 from ganglion.registry import register
 
 Single = Annotated[float, AfterValidator(partial(within, -1e30, 1e30))]  # fits float32
+
+
+def _read_until(value: object) -> object:
+    """A fraction of the budget as it is, all else as an amount."""
+    found: object = None
+    match value:
+        case Every() | bool():
+            found = value
+        case int() | float() if 0 < value <= 1:
+            return value
+        case _:
+            with suppress(ValueError):
+                found = Every.parse(str(value))
+    if type(found) is not Every or found.unit == "never":
+        raise ValueError("should be a fraction of the budget, above 0 and up to 1, or an amount such as '10k steps'")
+    return found
+
+
+Until = Annotated[float | Every, BeforeValidator(_read_until)]
 
 
 @register("schedule", "constant")
@@ -27,14 +47,28 @@ class Constant(Schedule):
 
 
 class Ramp(Schedule):
-    """From `start` to `end`, reached at the fraction `until` and kept."""
+    """From `start` to `end`, reached at `until` and kept: a fraction of the budget, or an amount such as 10k steps."""
 
     start: Single
     end: Single
-    until: float = Field(default=1.0, gt=0.0, le=1.0)
+    until: Until = 1.0
+
+    def at(self, now: At) -> float:
+        match self.until:
+            case Every() as span:
+                return self.reached(span.measure(now) / span.count)
+        return super().at(now)
 
     def __call__(self, fraction: float) -> float:
-        way = min(max(fraction / self.until, 0.0), 1.0)
+        """Where `until` is an amount, the fraction is of that."""
+        match self.until:
+            case Every():
+                return self.reached(fraction)
+            case share:
+                return self.reached(fraction / share)
+
+    def reached(self, way: float) -> float:
+        way = min(max(way, 0.0), 1.0)
         if way in (0.0, 1.0):
             return self.end if way else self.start  # exactly
         return self.between(way)

@@ -7,24 +7,20 @@ both without Python's lock: threads do what processes would, without copies betw
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from copy import copy
-from math import prod
 from queue import SimpleQueue
 from sys import maxsize
 from threading import Event, Thread
 from time import perf_counter
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from ganglion import ops
 from ganglion.buffers.replay import Gathering, Replay
 from ganglion.core import Obs, Past, Progress, Row, Sample, State, join, read_count, under
-from ganglion.errors import UserError
 from ganglion.runtime.randomness import derive
 
 AHEAD = 2  # batches that each worker gathers before they are asked for
@@ -263,21 +259,3 @@ def reading(replay: Replay) -> Gathering:
     ring = copy(replay.ring)
     ring.gathers, ring.views, ring.index = {}, {}, torch.empty((1, 0), dtype=torch.int64)
     return Gathering(ring, copy(replay.seen), replay.fold)
-
-
-class Mapped:
-    """Arrays in a file that has no name: the system keeps in memory what is read most, and the disk all of it."""
-
-    def __init__(self, folder: str | None = None) -> None:
-        self.folder = folder
-
-    def __call__(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-        size = max(prod(shape) * dtype.itemsize, 1)
-        try:
-            with tempfile.TemporaryFile(dir=self.folder) as file:
-                file.truncate(size)
-                raw = np.memmap(file, np.uint8, "r+", shape=(size,))
-        except OSError as error:
-            where = self.folder or tempfile.gettempdir()
-            raise UserError(f"data.store: no room for {size / 1e9:,.1f} GB in {where}: {error.strerror}.") from error
-        return torch.from_numpy(raw).view(dtype).view(shape)

@@ -38,9 +38,10 @@ from ganglion.core import (
 from ganglion.data import files
 from ganglion.data.dataset import returns_to_go, rows_between
 from ganglion.data.load import Stored, stored
-from ganglion.data.loader import Filled, Loader, Mapped, StandIn
+from ganglion.data.loader import Filled, Loader, StandIn
 from ganglion.errors import UserError
 from ganglion.faults import close_all
+from ganglion.mapped import Mapped
 from ganglion.record.tensor_file import digest
 from ganglion.runtime.agent import Agent
 from ganglion.runtime.build import build_agents, build_env, build_evaluator, build_seat, stride_of
@@ -283,7 +284,7 @@ def storage(cfg: RunConfig, recipe: Recipe, data: Sequence[Stored], agent: Agent
     device = agent.device if cfg.data.store == "device" else torch.device("cpu")
     replay = own.build(data[0].spec, device, fold)
     if cfg.data.store == "disk":
-        replay.ring.zeros = Mapped()
+        replay.ring.zeros = Mapped("data.store")
     if type(own) is not ReplayConfig or own.relabel is not None:  # it follows from what was learned, or is changed
         if cfg.data.weights:
             told = f"kind replay, not {own.kind}" if own.relabel is None else "relabel none"

@@ -115,14 +115,14 @@ def observations(p: Played, trained: TrainedAgents, h: History) -> Iterator[Heal
     every, large = [], []
     for name, leaf in p.obs.items():
         rows = leaf[p.valid].double().flatten(1)
-        every.append(bool((rows == rows[0]).all()))
+        every.append(bool((leaf == leaf[:1]).all()))  # in each slot
         if leaf.dtype.is_floating_point and rows.shape[1] <= 1_000:
             large += [(float(rows.abs().quantile(0.99, dim=0).max()), name)] if len(rows) < 100_000 else []
-    if all(every) and p.valid.sum() >= 50:
+    if all(every) and len(p.valid) >= 50:
         yield HealthFinding(
             "observation_frozen",
             "the observation never changes",
-            f"{int(p.valid.sum()):,} rows are equal",
+            f"{int(p.valid.sum()):,} rows, equal in each slot",
             "The environment returns the same array, or one it no longer writes to.",
             "Look at what `reset` and `step` return: `ganglion check`.",
         )

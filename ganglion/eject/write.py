@@ -111,6 +111,8 @@ def written(path: str, value: Any) -> str:
     match value:
         case {"kind": "constant", "value": number}:
             return f"lambda fraction: {number!r}"
+        case {"kind": "linear", "until": str()}:
+            raise UserError(f"algo.{path}.until: an amount cannot be ejected. Accepted: a fraction of the budget.")
         case {"kind": "linear", "start": start, "end": end, "until": until}:
             return f"lambda fraction: {start!r} + ({end!r} - {start!r}) * min(fraction / {until!r}, 1.0)"
         case {"kind": kind}:

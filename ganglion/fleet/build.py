@@ -50,8 +50,18 @@ class DistributedMode:
         return build_distributed(cfg)
 
 
+def check_episodes(cfg: RunConfig) -> None:
+    """Refuses rollouts of whole episodes where several explorers or learners would share them."""
+    if cfg.algo.plain().get("episodes") and (cfg.run.mode != "sync" or cfg.fleet.learners > 1):
+        raise UserError(
+            "algo.episodes: rollouts of whole episodes are collected in one process, for one learner: "
+            "run.mode: local and fleet.learners: 1."
+        )
+
+
 def build_distributed(cfg: RunConfig, make: Make | None = None) -> Trainer:
     """A Trainer that has not begun: the same roles, with a Receiver where a local run has its Explorer."""
+    check_episodes(cfg)
     torch.set_num_threads(cfg.run.threads)
     check_codec(cfg.fleet.compress)
     if cfg.run.mode == "ray" and make is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import select
@@ -106,7 +107,8 @@ def serve(line: Connection) -> None:
     Thread(target=watch, args=(line.fileno(),), daemon=True).start()
     try:
         role, brief = json.loads(line.recv_bytes())
-        ROLES[role](Brief(*brief), line)
+        module, _, loop = role.partition(":")
+        vars(importlib.import_module(module))[loop](Brief(*brief), line)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         raise
     except Exception as error:
@@ -140,9 +142,6 @@ def judge(brief: Brief, line: Connection) -> None:
     while line.recv_bytes():
         episodes, metrics = made.score(line.recv_bytes())
         tell(line, {"episodes": episodes, "metrics": metrics})
-
-
-ROLES = {"explore": explore, "judge": judge}
 
 
 def tell(line: Connection, what: dict[str, Any]) -> None:

@@ -26,7 +26,7 @@ from ganglion.config import RunConfig
 from ganglion.config.files import dump, modules
 from ganglion.core import Command, Episode, LogData, Packet, Stop
 from ganglion.errors import ClusterLostError, LearnerLostError, UserError
-from ganglion.fleet.build import begin_cluster, build_distributed
+from ganglion.fleet.build import begin_cluster, build_distributed, check_episodes
 from ganglion.fleet.dealer import Dealer, LearnerQueue
 from ganglion.fleet.learner_group import Group, GroupTrainer, seed_of
 from ganglion.fleet.learner_worker import LearnerBrief, LearnerWorker
@@ -65,6 +65,7 @@ class LearnersMode:
 
 def build_several(cfg: RunConfig) -> Trainer:
     """The Trainer of the first learner; the others have been started, and are waited for when it begins."""
+    check_episodes(cfg)
     given = cfg.run.mode == "ray"
     first = placed(cfg, 0)
     if not given:

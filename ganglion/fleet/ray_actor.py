@@ -42,7 +42,7 @@ class ProcessDiedError(Exception):
 class ActorProcess:
     """A place with a process of its own below it, forked from a fork server, and the line between them."""
 
-    role = ""
+    role = ""  # the loop of the process, module:function
 
     def __init__(self, brief: Sequence[Any]) -> None:
         self.brief = Brief(*brief)
@@ -108,7 +108,7 @@ class ActorProcess:
 class ExplorerActor(ActorProcess):
     """Collects when it is asked to; several calls wait in line, so it never stands idle while the queue has room."""
 
-    role = "explore"
+    role = "ganglion.fleet.explorer_process:explore"
 
     def __init__(self, brief: Sequence[Any], inference_server: Any = None) -> None:
         super().__init__(brief)
@@ -136,7 +136,7 @@ class ExplorerActor(ActorProcess):
 class EvaluatorActor(ActorProcess):
     """The place of an evaluator."""
 
-    role = "judge"
+    role = "ganglion.fleet.explorer_process:judge"
 
     def score(self, weights: Any) -> tuple[list[list[Any]], dict[str, float]]:
         self.wake()

@@ -20,7 +20,7 @@ import torch
 from pydantic import TypeAdapter
 from torch import Tensor
 
-from ganglion.core import Weights
+from ganglion.core import Ring, State, Weights, under
 from ganglion.errors import UserError
 
 MAGIC = b"GNGL"
@@ -177,6 +177,26 @@ def unpack_weights(body: Any, form: WireForm | None = None) -> Weights:
     about, tensors = unpack(body, form)
     version, knobs, fast = KNOBS.validate_python(tuple(map(about.get, ("version", "knobs", "fast"))), strict=True)
     return Weights(version, knobs, tensors, fast)
+
+
+def pack_state(state: State) -> Bytes:
+    """All that a part is, on its way to another process."""
+    rings = {name: [ring.block, list(ring.stamps), list(ring.arrays)] for name, ring in state.rings.items()}
+    tensors = {f"tensors/{name}": tensor for name, tensor in state.tensors.items()}
+    tensors |= {
+        f"rings/{name}/{k}": x for name, ring in state.rings.items() for k, x in enumerate(ring.arrays.values())
+    }
+    return pack({"scalars": dict(state.scalars), "rings": rings}, tensors)
+
+
+def unpack_state(body: Any) -> State:
+    """Of bytes of our own."""
+    about, tensors = unpack(body)
+    rings = {
+        name: Ring({key: tensors[f"rings/{name}/{k}"] for k, key in enumerate(keys)}, block, tuple(stamps))
+        for name, (block, stamps, keys) in about["rings"].items()
+    }
+    return State(under(State(tensors), "tensors").tensors, about["scalars"], rings)
 
 
 # ------------------------------------------------------------ compression

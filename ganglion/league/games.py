@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from ganglion.core import Env, Episode, Progress
 from ganglion.errors import EvaluationStoppedError
@@ -24,11 +25,7 @@ class Games:
     def play(self, home: Contender, away: Contender, games: int, asked: Callable[[], bool] = never) -> list[Result]:
         """So many games or a few more, each agent of the game as often, and their results for the first."""
         env = self.env = self.env or LeagueEnv(self.make_env(), 1)
-        seats = []
-        for side, (player, place) in enumerate(zip((home, away), places(env.spec, 1, 0), strict=True)):
-            seats.append(self.make_seat(player.parent, side, place))
-            seats[-1].agent.obey(player.weights)
-        explorer, copies = Explorer(env, seats, self.seed), env.spec.copies
+        explorer, copies = Explorer(env, self.seats(env, home, away), self.seed), env.spec.copies
         explorer.begin()
         env.episodes()  # forget what earlier games left unfinished
         ended, quota = [list[Episode]() for _ in range(env.spec.slots)], -(-games // copies)
@@ -40,6 +37,23 @@ class Games:
         return [
             result_of(ended, copy, number, copies, away.parent) for number in range(quota) for copy in range(copies)
         ]
+
+    def seats(self, env: LeagueEnv, *both: Contender) -> list[Seat]:
+        """Of each its own side."""
+        seats = []
+        for side, (player, place) in enumerate(zip(both, places(env.spec, 1, 0), strict=True)):
+            seats.append(self.make_seat(player.parent, side, place))
+            seats[-1].agent.obey(player.weights)
+        return seats
+
+    def frames(self, env: LeagueEnv, home: Contender, away: Contender, games: int) -> Iterator[Any]:
+        """What so many games look like, frame by frame: the first player is the first agent, the other all others."""
+        explorer = Explorer(env, self.seats(env, home, away), self.seed)
+        explorer.begin()
+        while games > 0:
+            yield env.render()
+            games -= sum(episode.slot == 0 for episode in explorer.step(Progress()).episodes)
+        yield env.render()
 
     def close(self) -> None:
         if self.env is not None:

@@ -6,12 +6,14 @@ Where nobody has been snapshotted yet, a main player plays itself and an exploit
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Literal
 
+import numpy as np
 from pydantic import Field
 
 from ganglion.config import NonNegative, register
-from ganglion.league.matchmaking import pfsp, pick, solve, uniform
+from ganglion.league.matchmaking import Array, pfsp, pick, solve, uniform
 from ganglion.league.players import League
 from ganglion.league.settings import Dice, LeagueSettings
 
@@ -64,7 +66,15 @@ class PSRO(LeagueSettings):
 
     def opponent(self, league: League, name: str, dice: Dice) -> str:
         past = league.past
-        return past[pick(solve(league.payoff.margins(past), 2_000)[0], dice())] if past else present(league, name, dice)
+        if not past:
+            return present(league, name, dice)
+        return past[pick(solved(league.payoff.margins(past).tobytes(), len(past)), dice())]
+
+
+@lru_cache(maxsize=8)
+def solved(margins: bytes, count: int) -> Array:
+    """The shares of an equilibrium; margins between snapshots change only when one is made."""
+    return solve(np.frombuffer(margins).reshape(count, count), 2_000)[0]
 
 
 @register("matchmaker", "league")

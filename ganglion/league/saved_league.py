@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
 from ganglion.config import RunConfig
 from ganglion.core import Progress, under
 from ganglion.errors import UserError, nearest
+from ganglion.league.league_env import LeagueEnv
 from ganglion.league.learning_player import Result
 from ganglion.league.players import League
-from ganglion.league.source import LeagueSource, read_frozen
+from ganglion.league.source import LeagueSource
 from ganglion.record.checkpoint import Checkpoints, beside_training
 from ganglion.record.stores import Where
 from ganglion.runtime.evaluator import deviation
@@ -29,13 +30,12 @@ class SavedLeague:
         state, path = beside_training(lambda: chosen(folder, checkpoints, "last"))
         self.path = str(path)
         assert self.cfg.league is not None
-        trainer = self.cfg.league.build(self.cfg)
+        trainer = self.cfg.league.build(in_one_process(self.cfg))
         self.source: LeagueSource = trainer.source
         with taking(path):
             for player in self.source.players:
                 player.agent.restore(under(state, named("agent", player.agent)))
-            self.league.restore(under(state, "source/league"))
-            self.source.frozen = {n: read_frozen(under(state, f"source/frozen/{n}")) for n in self.league.past}
+            self.source.members.take_members(under(state, "source"))
             self.at = Progress.read(under(state, "counters").scalars["at"])
 
     @property
@@ -56,8 +56,26 @@ class SavedLeague:
         first, second = (self.source.contender(name, self.at) for name in (home, away))
         return self.source.games.play(first, second, games)
 
+    def frames(self, home: str, away: str, games: int, seed: int) -> Iterator[Any]:
+        """What their games look like, frame by frame."""
+        self.source.games.seed = seed
+        first, second = (self.source.contender(name, self.at) for name in (home, away))
+        agents = len(self.source.spec.agents)
+        env = LeagueEnv(self.cfg.env.whole(slots=agents * agents, device="cpu", render=True), 1)
+        yield from self.source.games.frames(env, first, second, games)
+        env.close()
+
     def close(self) -> None:
         self.source.close()
+
+
+def in_one_process(cfg: RunConfig) -> RunConfig:
+    """A league on Ray as one whose players share the slots of one process, to look at it and to play its games."""
+    if cfg.run.mode == "local":
+        return cfg
+    league: Any = cfg.league
+    env = cfg.env.model_copy(update={"slots": cfg.env.slots * len(league.players)})
+    return cfg.model_copy(update={"env": env, "run": cfg.run.model_copy(update={"mode": "local"})})
 
 
 def league_config(folder: Where) -> RunConfig:
@@ -73,6 +91,15 @@ def records(folder: Where) -> list[dict[str, Any]]:
     file = folder / "metrics.jsonl"
     lines = file.read_text().splitlines() if file.exists() else []
     return [log for log in map(json.loads, lines) if log.get("kind") == "record"]
+
+
+def match_frames(folder: Where, names: Sequence[str], games: int, seed: int) -> Iterator[Any]:
+    """Frames of games of two players, one against itself; of the first two that learn where nobody is named."""
+    saved = SavedLeague(folder)
+    names = names or saved.source.names
+    home, away = (saved.known(name, "--players") for name in (names[0], names[min(1, len(names) - 1)]))
+    yield from saved.frames(home, away, games, seed)
+    saved.close()
 
 
 def score_games(folder: Where, player: str | None, against: str | None, games: int, seed: int) -> Mapping[str, Any]:

@@ -55,6 +55,10 @@ class LeagueSettings(MatchmakerConfig):
 
     def build(self, cfg: RunConfig, engine: Engine | None = None) -> Trainer:
         """A Trainer that has not begun."""
+        if cfg.run.mode == "ray":
+            from ganglion.league.build_ray import build_ray_league
+
+            return build_ray_league(cfg, self)
         from ganglion.league.build import build_league  # with torch, which is not needed to read configs
 
         return build_league(cfg, self, engine)

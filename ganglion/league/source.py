@@ -6,15 +6,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
-import torch
-
-from ganglion.core import Episode, Faults, LogData, Progress, State, Weights, join, read_count, read_number, under
+from ganglion.core import Episode, Faults, LogData, Progress, State, Weights, join, under
 from ganglion.league.games import Games
 from ganglion.league.learning_player import Contender, LearningPlayer, Match, Result
+from ganglion.league.members import Members
 from ganglion.league.players import League
 from ganglion.league.settings import LeagueSettings
 from ganglion.runtime.explorer import Explorer
-from ganglion.runtime.randomness import Stream
 
 NOBODY = Match("", -1, 0)
 
@@ -27,12 +25,24 @@ class LeagueSource:
     ) -> None:
         """`games` are played where snapshots are measured."""
         self.explorer, self.players, self.cfg, self.games = explorer, players, cfg, games
-        self.spec, self.league = explorer.spec, League(cfg)
-        self.frozen: dict[str, Weights] = {}  # of historical players
-        self.stream = Stream(seed, "league", torch.device("cpu"))
+        self.spec, agents = explorer.spec, {player.name: player.agent for player in players}
+        self.members = Members(cfg, seed, games, lambda name, at: agents[name].command(at))
 
-    def dice(self) -> float:
-        return float(self.stream.uniform(dtype=torch.float64))
+    @property
+    def league(self) -> League:
+        return self.members.league
+
+    @property
+    def frozen(self) -> dict[str, Weights]:
+        return self.members.frozen
+
+    @property
+    def names(self) -> list[str]:
+        """Of those that learn."""
+        return [player.name for player in self.players]
+
+    def contender(self, name: str, at: Progress | None = None) -> Contender:
+        return self.members.contender(name, at)
 
     # ------------------------------------------------------------ as a Source
 
@@ -75,21 +85,14 @@ class LeagueSource:
 
     def match(self, player: LearningPlayer, index: int, playing: Sequence[int], at: Progress) -> None:
         """A new match in place of one that is over. An opponent that learns keeps its weights of now until the end."""
-        before = self.stream.generator.get_state()
-        name = self.cfg.opponent(self.league, player.name, self.dice)
+        before = self.members.stream.generator.get_state()
+        name = self.members.opponent(player.name)
         if not player.start(index, name, self.contender(name, at), self.cfg.games, playing):
-            self.stream.generator.set_state(before)  # chosen again when an algorithm is free
-
-    def weights_of(self, name: str, at: Progress) -> Weights:
-        return next(player.agent.command(at) for player in self.players if player.name == name)
+            self.members.stream.generator.set_state(before)  # chosen again when an algorithm is free
 
     def settle(self, player: LearningPlayer, found: Sequence[Result], at: Progress) -> None:
         """What games say, and what follows from it."""
-        games: dict[str, list[Result]] = {}
-        for result in found:
-            games.setdefault(result.opponent, []).append(result)
-        for opponent, own in games.items():
-            self.league.report(player.name, opponent, [r.score for r in own], [r.margin for r in own])
+        self.members.report(player.name, found)
         if self.league.due(player.name):
             self.snapshot(player, at)
         over = [k for k, match in enumerate(player.matches) if match.left <= 0]
@@ -101,49 +104,36 @@ class LeagueSource:
 
     def snapshot(self, player: LearningPlayer, at: Progress) -> None:
         """A historical player, as its parent is now; it may begin anew itself."""
-        weights = player.agent.command(at)
-        past = self.league.past
-        name, anew = self.league.snapshot(player.name, self.dice)
-        self.frozen[name] = weights
-        for other in past if self.cfg.measured else ():
-            found = self.games.play(self.contender(name), self.contender(other), self.cfg.measured)
-            self.league.rate(name, other, [r.score for r in found], [r.margin for r in found])
-        if anew:
+        if self.members.snapshot(player.name, player.agent.command(at)):
             player.begin_anew()
-
-    def contender(self, name: str, at: Progress | None = None) -> Contender:
-        """Whose algorithm a player plays with, and its weights: of now, where it learns."""
-        weights = self.frozen[name] if name in self.frozen else self.weights_of(name, at or Progress())
-        return Contender(self.league.players[name].parent or name, weights)
 
     # ------------------------------------------------------------ the rest of a Source
 
     def numbers(self) -> Mapping[str, float]:
-        told = {"games": float(self.league.games), "snapshots": float(len(self.frozen))}
-        for player in self.players:
-            told |= self.league.ratings.numbers(player.name)
-        return {**{f"league/{name}": value for name, value in told.items()}, **self.explorer.numbers()}
+        return {**self.members.numbers(self.names), **self.explorer.numbers()}
 
     def summary(self) -> Mapping[str, str]:
-        return {"League": f"{self.league.games:,} games, {len(self.frozen)} snapshots"}
+        return self.members.summary()
 
     def close(self) -> None:
         self.explorer.close()
         self.games.close()
 
     def state(self) -> State:
-        frozen = {f"frozen/{name}": frozen_state(weights) for name, weights in self.frozen.items()}
-        players = {f"players/{player.name}": player.state() for player in self.players}
-        own = {"league": self.league.state(), "dice": self.stream.state(), "explorer": self.explorer.state()}
-        return join({**own, **players, **frozen})
+        players = join({player.name: player.state() for player in self.players})
+        own = join({"explorer": self.explorer.state(), "players": players})
+        return merged(own, self.members.state())
 
     def restore(self, state: State) -> None:
-        self.league.restore(under(state, "league"))
-        self.stream.restore(under(state, "dice"))
+        self.members.restore(state)
         self.explorer.restore(under(state, "explorer"))
         for player in self.players:
             player.restore(under(state, f"players/{player.name}"))
-        self.frozen = {name: read_frozen(under(state, f"frozen/{name}")) for name in self.league.past}
+
+
+def merged(one: State, other: State) -> State:
+    """Two states whose names differ as one."""
+    return State(*({**mine, **theirs} for mine, theirs in zip(one, other, strict=True)))
 
 
 def summed(player: str, found: Sequence[Result]) -> Episode:
@@ -151,12 +141,3 @@ def summed(player: str, found: Sequence[Result]) -> Episode:
     scores = {"win": fmean(r.score == 1.0 for r in found), "draw": fmean(r.score == 0.5 for r in found)}
     length = fmean(r.length for r in found)
     return Episode(-1, fmean(r.total for r in found), length, scores, len(found), player)
-
-
-def frozen_state(weights: Weights) -> State:
-    return State(weights.tensors, {"version": weights.version, "knobs": dict(weights.knobs)})
-
-
-def read_frozen(state: State) -> Weights:
-    knobs = {str(name): read_number(value) for name, value in state.scalars["knobs"].items()}
-    return Weights(read_count(state.scalars["version"]), knobs, state.tensors)

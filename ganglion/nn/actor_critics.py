@@ -30,8 +30,8 @@ def feed_forward(kind: str, net: MLPConfig) -> None:
     """Refuses a memory, for an algorithm without a recurrent form."""
     if net.recurrent:
         raise UserError(
-            f"algo.net.memory: {kind} has no recurrent form; accepted: none. Recurrent for such actions: d4pg, ddpg, "
-            "redq, sac, td3, td3_bc, tqc."
+            f"algo.net.memory: {kind} has no recurrent form; accepted: none. Recurrent for such actions: awac, cql, "
+            "crossq, d4pg, ddpg, edac, flashsac, iql, redq, sac, td3, td3_bc, tqc."
         )
 
 
@@ -134,8 +134,23 @@ class SoftActorCritics(ActorCritics[Judges]):
 
 
 def together(t: Transition) -> tuple[Obs, Past]:
-    """This row and the next beside each other, [T, 2 B, ...]."""
-    return ops.concat([t.obs, t.next_obs], 1), Past((), torch.cat([t.past.start, t.next_past.start], 1))
+    """This row and the next beside each other, [T, 2 B, ...]; with a memory of one step (`with_memory`)."""
+    memory = tuple(torch.cat(pair, 1) for pair in zip(t.past.memory, t.next_past.memory, strict=True))
+    return ops.concat([t.obs, t.next_obs], 1), Past(memory, torch.cat([t.past.start, t.next_past.start], 1))
+
+
+def with_memory(kind: str, net: MLPConfig, critic: MLPConfig, n_step: int) -> MLPConfig:
+    """The critics' settings with the actor's memory. With one several steps are refused: rows are normalised beside
+    those that follow them."""
+    if critic.recurrent and critic.memory != net.memory:
+        raise UserError(f"algo.net_critic.memory: follows algo.net.memory, which is {net.memory}; leave it out.")
+    if net.recurrent and n_step > 1:
+        raise UserError(
+            f"algo.n_step: {kind} normalises each row beside the one after it, so with a memory it can only be 1, not "
+            f"{n_step}. Algorithms of several steps with a memory: sac, td3, tqc, redq."
+        )
+    own = ("memory", "memory_size", "memory_window", "memory_layers", "heads")
+    return critic.model_copy(update={name: value for name, value in net.plain().items() if name in own})
 
 
 def cycled(normal: Tensor, rows: int) -> Tensor:
@@ -156,15 +171,15 @@ class MeanActor(Encoded):
     Unlike a squashed normal, it gives every action of a dataset a finite log-probability, those on the bounds too.
     """
 
-    def __init__(self, net: MLPConfig, spec: EnvSpec, space: Box, log_std: float = 0.0) -> None:
-        super().__init__(net, spec.obs)
+    def __init__(self, net: MLPConfig, spec: EnvSpec, space: Box, log_std: float = 0.0, burn_in: int = 0) -> None:
+        super().__init__(net, spec.obs, burn_in)
         self.space = space
         body = net.body(self.encoder.out)
         self.net = Net(body, LinearHead(body, space.size))
         self.log_std = nn.Parameter(torch.full((space.size,), log_std))
 
     def action(self, obs: Obs, past: Past) -> tuple[Tensor, Memory]:
-        features, memory = self.encoder(obs, past)
+        features, memory = self.encode(obs, of_actor(past))
         raw = torch.tanh(self.net(features))
         low, high = (edge.reshape(-1) for edge in ops.bounds(self.space, raw))
         spread = self.log_std.clamp(-5.0, 2.0) + (0.5 * (high - low)).log()
@@ -174,13 +189,13 @@ class MeanActor(Encoded):
 class StateValue(Encoded):
     """obs -> its value [T, B]."""
 
-    def __init__(self, net: MLPConfig, spec: EnvSpec) -> None:
-        super().__init__(net, spec.obs)
+    def __init__(self, net: MLPConfig, spec: EnvSpec, burn_in: int = 0) -> None:
+        super().__init__(net, spec.obs, burn_in)
         body = net.body(self.encoder.out)
         self.net = Net(body, LinearHead(body, 1))
 
     def value(self, obs: Obs, past: Past, action: Action | None = None) -> tuple[Tensor, Memory]:
-        features, memory = self.encoder(obs, past)
+        features, memory = self.encode(obs, past)
         return self.net(features).squeeze(-1), memory
 
 

@@ -108,7 +108,7 @@ class PolicyHead(nn.Module):
 
 
 class ValueHead(nn.Module):
-    """One value per row."""
+    """One value per row. Of some (`nn.popart`) the scale follows that of what is learned."""
 
     def __init__(self, body: Body, init: Init) -> None:
         super().__init__()
@@ -116,6 +116,13 @@ class ValueHead(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.layer(x).squeeze(-1)
+
+    @property
+    def variance(self) -> float | Tensor:
+        return 1.0
+
+    def follow(self, goal: Tensor, valid: Tensor) -> None:
+        """The scale of this one is fixed."""
 
 
 class ValueHeads(Linears):

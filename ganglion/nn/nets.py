@@ -242,12 +242,19 @@ class Ensemble(nn.Module):
 class ActorCritic(Encoded):
     """obs -> raw action parameters and a value; bodies of their own run as one batched product."""
 
-    def __init__(self, net: MLPConfig, spec: EnvSpec, shared: bool, log_std: float = 0.0) -> None:
+    def __init__(
+        self, net: MLPConfig, spec: EnvSpec, shared: bool, log_std: float = 0.0, popart: float | None = None
+    ) -> None:
+        """`popart`: how fast the scale of values follows that of goals, where it does."""
         super().__init__(net, spec.obs)
         check_mask(spec)
         self.bodies = net.body(self.encoder.out, count=1 if shared else 2)
         self.actor = PolicyHead(self.bodies, spec.action, net.init, log_std)
         self.critic = ValueHead(self.bodies, net.init)
+        if popart is not None:
+            from ganglion.nn.popart import PopArtHead
+
+            self.critic = PopArtHead(self.bodies, net.init, popart)
 
     def action_and_value(self, obs: Obs, past: Past) -> tuple[Tensor, Tensor, Memory]:
         features, memory = self.encoder(obs, past)

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from ganglion.core import Json, Ring, State
 from ganglion.errors import DiskError, UserError, nearest
+from ganglion.mapped import Mapped, too_large
 from ganglion.record import manifest
 from ganglion.record.checkpoint_files import CHUNKS, Counts, counted, keeper
 from ganglion.record.stores import StoreError, Where
@@ -304,13 +305,19 @@ def _load_ring(chunks: Where, name: str, entry: Json) -> Ring:
     return ring
 
 
+def _in_memory(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    return torch.from_numpy(np.zeros(shape, np.uint8))
+
+
 def _zeros(form: TensorForm) -> Tensor:
     """Zeros [rows, slots, ...] of which a page costs memory when it is first written: blocks never saved cost none.
 
-    Rows of one slot lie side by side, as a replay keeps them: it takes such an array without a copy.
+    Rows of one slot lie side by side, as a replay keeps them: it takes such an array without a copy. What is too large
+    for memory lies in a file without a name.
     """
     rows, *slots = form.shape
-    zeros = torch.from_numpy(np.zeros(form.size, np.uint8)).view(TORCH[form.dtype])
+    place = Mapped("run.dir") if too_large(form.size) else _in_memory
+    zeros = place((form.size,), torch.uint8, torch.device("cpu")).view(TORCH[form.dtype])
     return zeros.view(*slots[:1], rows, *slots[1:]).transpose(0, 1) if slots else zeros
 
 

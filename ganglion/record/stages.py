@@ -351,6 +351,17 @@ def diverged(how: str) -> DivergedError:
     return DivergedError(f"training diverged: {how}. Nothing was saved since then. {advice}")
 
 
+class CallbackStage(Stage):
+    """Functions of one's own, each told every event; a command that one returns (Stop, Evaluate, ...) is obeyed."""
+
+    def __init__(self, callbacks: Sequence[Callable[[LogData], Command | None]]) -> None:
+        self.callbacks = callbacks
+
+    def seen(self, log: LogData) -> Command | None:
+        told = [callback(log) for callback in self.callbacks]
+        return next((command for command in told if command is not None), None)
+
+
 class Saved(Stage):
     """Saves at an interval, on command and at the end; keeps the best. Where the disk is full, training goes on and the
     save is tried again; only the last one must succeed."""

@@ -125,6 +125,8 @@ class Agent:
             update = update._replace(metrics={**update.metrics, **late})
         if algo.sync_every and count % algo.sync_every == 0:
             algo.sync_target()
+        if algo.reset_every and count % algo.reset_every == 0:
+            algo.reset(count)
         return update
 
     def update(self, kind: str, mini: Any, rows: Rows, knobs: Knobs, noise: Noise) -> Update:

@@ -114,7 +114,8 @@ class Learner:
             return True
         algo, count = self.agent.algo, len(self.table)
         if self.position == count:
-            alone = self.agent.draws[3:5] == (Draw(), Draw()) and not algo.sync_every and not algo.late_every
+            alone = self.agent.draws[3:5] == (Draw(), Draw())
+            alone = alone and not (algo.sync_every or algo.late_every or algo.reset_every)
             self.updates = count if alone and not self.may_end else 0
             return True
         if self.position % max(count // algo.passes, 1):  # the table may be of another config

@@ -39,7 +39,7 @@ from ganglion.record.lock import held
 from ganglion.record.manifest import foreign
 from ganglion.record.mirror import Mirror
 from ganglion.record.run_folder import CONFIG, check_unused, made, open_folder
-from ganglion.record.stages import Evaluated, Recorded, Saved, Stopped, compose, diverged
+from ganglion.record.stages import CallbackStage, Evaluated, Recorded, Saved, Stopped, compose, diverged
 from ganglion.record.stores import StoreError, Where, located
 from ganglion.record.writers import RunInfo
 from ganglion.runtime.agent import Agent
@@ -52,6 +52,7 @@ from ganglion.runtime.initial_weights import take_over
 from ganglion.runtime.players import Player, Table, check_scored
 from ganglion.runtime.randomness import derive
 from ganglion.runtime.trainer import Trainer, named
+from ganglion.timers import TIMERS
 
 log = logging.getLogger(__name__)
 
@@ -79,6 +80,8 @@ class Run:
         self.failed = Failed(self.trainer, self.mirror.path, str(folder), stops)
         algo = trainer.learner.agent.algo
         self.forgotten: Forgotten | None = Forgotten(algo)  # until it has been asked
+        self.metrics: dict[str, Callable[[Run], float]] = {}  # of the user's, read for each record
+        self.callbacks: list[Callable[[LogData], Command | None]] = []  # told every event
         self.recorded = Recorded(self.writers, cfg.log.every, now, self.extra, stops, type(algo).__name__)
         self.saved = Saved(self.save, self.save_best, cfg.save.every, now)
 
@@ -196,7 +199,8 @@ class Run:
                 self.open_writers()
             engine = self.trainer.learner.agent.engine
             engine.attach(Compiler(self.mirror.path / CONFIG, modules(self.cfg)))
-            events = compose(self.trainer(), self.evaluated, self.stopped, self.failed, self.recorded, self.saved)
+            stages = [self.evaluated, self.stopped, self.failed, self.recorded, self.saved]
+            events = compose(self.trainer(), *stages, *([CallbackStage(self.callbacks)] if self.callbacks else []))
             try:
                 stop = yield from events
                 self.failed.check(stop)
@@ -268,7 +272,8 @@ class Run:
             knobs = learner.agent.settings(self.trainer.seen(learner))  # a run just resumed has used none yet
             numbers |= {f"buffer/{whose}{name}": value for name, value in learner.buffer.metrics().items()}
             numbers |= {f"knob/{whose}{name}": value for name, value in knobs.items()}
-        return {**numbers, **self.trainer.source.numbers(), **self.profile.lap()}
+        own = {name: float(of(self)) for name, of in self.metrics.items()}
+        return {**numbers, **self.trainer.source.numbers(), **self.profile.lap(), **TIMERS.lap(), **own}
 
     def needs(self) -> int:
         """Bytes on disk that the run will need in the end."""
@@ -464,11 +469,14 @@ def chosen(folder: Where, checkpoints: Checkpoints, which: str) -> tuple[State, 
 
 
 def evaluate(
-    folder: Where | str, episodes: int, seed: int, which: str = "best", overrides: Iterable[str] = ()
+    run: Run | Where | str, episodes: int = 100, seed: int = 0, which: str = "best", overrides: Iterable[str] = ()
 ) -> Mapping[str, Any]:
-    """The deterministic score of a saved agent: mean, median and the 95 % interval of the mean. `overrides`: settings
-    of the run that are others here."""
-    cfg, made, path = load_agents(folder, which, overrides)
+    """The deterministic score of a saved agent, of a run or its folder: mean, median and the 95 % interval of the mean.
+    `overrides`: settings of the run that are others here."""
+    match run:
+        case Run():
+            run = run.folder
+    cfg, made, path = load_agents(run, which, overrides)
     evaluator = build_evaluator(cfg, made, episodes, derive(seed, "test"))
     played, _ = evaluator.run()
     evaluator.close()

@@ -14,8 +14,8 @@ from functools import cache
 from tests.budgets.source import PACKAGE, SOURCES, Source, dotted
 
 LOOP = ("algos.dqn", "runtime.agent", "runtime.explorer", "runtime.learner", "runtime.trainer")
-MODULES, LINES = 65, 9_694  # without the table of names, which grows by a line with each algorithm
-ASKED = {"isinstance": 218, "getattr": 34, "setattr": 7, "hasattr": 2, "cast": 0}
+MODULES, LINES = 65, 9_756  # without the table of names, which grows by a line with each algorithm
+ASKED = {"isinstance": 217, "getattr": 34, "setattr": 7, "hasattr": 2, "cast": 0}
 BORDERS = (
     "ganglion/envs/",
     "ganglion/data/",

@@ -63,3 +63,19 @@ def test_refusals(words: list[str], message: str, capsys: Captured) -> None:
     err = capsys.readouterr().err
     assert message in err and "Traceback" not in err
     assert not Path("studies").exists()
+
+
+def test_hints_before_a_run_and_after(capsys: Captured) -> None:
+    words = ["--algo", "dqn", "--env", "CartPole-v1", "train.budget=40 steps", "env.slots=2", "eval=never", "run.dir=r"]
+    assert main(["train", *words]) == 0
+    said = capsys.readouterr().out
+    assert "Note: train.budget ends at 40 steps, before the first update at 1,000 env steps." in said
+    assert "Note: there is a preset for this environment: ganglion train cartpole/dqn" in said
+    assert main(["resume", "r"]) == 0
+    assert "Its budget of 40 steps is spent: nothing is left to train." in capsys.readouterr().out
+
+
+def test_list_says_what_each_thing_is(capsys: Captured) -> None:
+    assert main(["list"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "dqn Deep Q-learning" in said and "csv metrics.csv in the run's folder, one column per number" in said

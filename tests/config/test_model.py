@@ -56,7 +56,7 @@ def test_a_field_of_a_concrete_class_takes_its_descendants() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"lrr": 1}, r"unknown key of algo 'sketch'. Accepted: bonus, lr, steps, .*Did you mean 'lr'"),
+        ({"lrr": 1}, r"unknown key of algo 'sketch'. Accepted: bonus, resets, lr, steps, .*Did you mean 'lr'"),
         ({"net": {"hiden": [1]}}, r"Did you mean 'hidden'"),
         ({"net": "wyde"}, r"unknown net 'wyde'. Accepted: mlp, .*Did you mean 'wide'"),
         ({"lr": "fast"}, "valid number"),
@@ -78,7 +78,7 @@ def test_what_is_refused(settings: dict[str, Any], message: str) -> None:
 
 def test_plain_values_say_their_kind_first() -> None:
     plain = Sketch().plain()
-    assert list(plain)[:3] == ["kind", "bonus", "lr"]
+    assert list(plain)[:4] == ["kind", "bonus", "resets", "lr"]
     assert plain["net"] == {"kind": "wide", "hidden": [120, 84], "activation": "tanh"}
     assert plain == Sketch().model_dump()
 

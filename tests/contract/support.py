@@ -84,6 +84,7 @@ ROWS: dict[str, Settings] = {
     "iqn": DQN,
     "mappo": PPO,
     "muzero": over(ALPHA, unroll=2),
+    "nfsp": over(DQN, reservoir=64, average_batch=8),
     "ppg": PPG,
     "ppo": PPO,
     "pqn": PPO,

@@ -69,7 +69,7 @@ def test_e3b() -> None:
 @pytest.mark.parametrize("algo", ["ppo", "dqn"])
 def test_rows_keep_the_bonus_of_an_episode_of_their_own(kind: str, algo: str) -> None:
     """Each slot's episode begins with nothing known: rewards stay the environment's, the bonus is among the extras."""
-    settings = over(PPO if algo == "ppo" else DQN, bonus=over(RND, kind=kind, features=4))
+    settings = over(PPO if algo == "ppo" else DQN, bonus=over(RND, kind=kind, features=4, episodic=True))
     bench = Bench(Case(algo, algo, THREE, settings=settings))
     fresh, at, starts = bench.algo.bonus.begin(bench.seat.count), Progress(), 0
     for _ in range(40):

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from ganglion import ops
-from ganglion.core import Rollout
-from tests.contract.worlds import ACER, IMPALA, PPG, PPO, RND, ROLLOUT, THREE, TWO, Bench, Case, over
+from ganglion.core import Progress, Rollout
+from tests.contract.worlds import ACER, IMPALA, PPG, PPO, RND, ROLLOUT, SMALL_REPLAY, THREE, TWO, Bench, Case, over
 
 HUGE = {"max_norm": 1e9}  # no gradient is clipped
 
@@ -165,7 +165,7 @@ def layers(embedding: Any, x: Tensor) -> Tensor:
 def test_rnd_pays_for_what_the_guess_misses() -> None:
     """Burda et al. 2019: i_t = ||guess(s_t+1) - truth(s_t+1)||^2 of normalised observations, clipped and divided by its
     running deviation. It is added to the reward; the guess alone learns it."""
-    one = Learned(Case("rnd", "impala", TWO, settings=over(IMPALA, bonus=over(RND, scale=0.7))))
+    one = Learned(Case("rnd", "impala", TWO, settings=over(IMPALA, bonus=over(RND, scale=0.7, episodic=True))))
     algo, buffer = one.algo, one.bench.learner.buffer
     r, bonus, mini = buffer.take(torch.empty(0), None), algo.bonus, one.mini.mini
     after = torch.cat([r.obs[1:], r.last[0]])  # row t + 1 is the true last observation where an episode ends
@@ -181,6 +181,34 @@ def test_rnd_pays_for_what_the_guess_misses() -> None:
     near(metrics["bonus_loss"], rows_seen.mean())
     one.compare(error[r.valid].mean(), list(bonus.guess.parameters()))
     near(bonus.square, (square + float(rows_seen.square().mean())) / 2)
+
+
+@pytest.mark.parametrize("episodic", [False, True])
+def test_bonuses_go_on_over_the_end_of_an_episode(episodic: bool) -> None:
+    """Burda et al. 2019: with non-episodic returns, what comes after an ending is what comes after a start."""
+    settings = over(PPO, bonus={**RND, "gamma": 0.9, "episodic": episodic, "scale": 2.0}, minibatches=1)
+    one = Learned(Case("ppo-rnd", "ppo", TWO, settings=settings))
+    algo = one.algo
+    algo.ahead.mean.fill_(5.0)
+    r = one.bench.learner.buffer.take(torch.empty(0), Progress())
+    m = algo.prepare(r)
+    bonus = algo.bonus.reward(m.seen).flatten()
+    ended = ((r.discount == 0) & r.valid).flatten()
+    assert ended.any() and not ended.all()
+    richer = algo.richer(ops.map_tree(lambda x: x, r)._replace(reward=r.reward.reshape(1, -1)), m.seen).reward.flatten()
+    added = torch.zeros_like(bonus) if episodic else 0.9 * 5.0 * ended
+    torch.testing.assert_close(richer, r.reward.flatten() + 2.0 * (bonus + added))
+    if episodic:
+        assert "bonus_ahead" not in algo.parts()
+        return
+    with torch.no_grad():
+        value, later = (algo.ahead(obs, m.seen.start) for obs in (m.seen.obs, m.seen.next_obs))
+    worth = algo.bonus.worth(algo.bonus.judge(m.seen)).detach()
+    after = torch.where(m.seen.ended, 5.0, later)
+    wanted = (value - worth - 0.9 * after).square()[m.seen.counts].mean()
+    near(algo.ahead.loss(m.seen, worth), wanted)
+    first = value[m.seen.counts & m.seen.start]
+    near(algo.ahead.mean, 5.0 + 0.01 * (float(first.mean()) - 5.0) if len(first) else 5.0)
 
 
 @pytest.mark.parametrize("recompute", [False, True])
@@ -213,6 +241,45 @@ def test_ppo_clips_twice_and_may_judge_anew(recompute: bool) -> None:
             critic = critic + (value[t, b] - (a + judge[t, b])).square() / 2
     count = int(r.valid.sum())
     assert twice > 0
+    metrics = one.update()
+    near(metrics["policy"], actor / count)
+    near(metrics["value"], critic / count)
+    one.compare((actor + 0.5 * critic) / count, list(one.algo.model.parameters()))
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_ppo_from_a_replay_weighs_what_earlier_actors_did(recompute: bool) -> None:
+    """Espeholt et al. 2018: v_t - V_t = rho_t delta_t + g lam c_t (v_t+1 - V_t+1), A_t = rho_t (r_t + g v_t+1 - V_t);
+    the clipped ratio is to the actor of when the item was drawn, here that of now: 1."""
+    more = {"normalise_advantage": False, "minibatches": 1, "entropy": 0.0, "recompute": recompute, "lam": 0.9}
+    replay = {"replay": {"kind": "prioritised", **SMALL_REPLAY}, "limiter": {"warmup": 80, "opt_interval": 12}}
+    one = Learned(Case("ppo", "ppo", TWO, settings=over(PPO, **more, **replay, **HUGE)))
+    with torch.no_grad():
+        for k, p in enumerate(one.algo.model.parameters()):
+            p.add_(0.3 * torch.randn(p.shape, generator=torch.Generator().manual_seed(k)))
+    dice = torch.rand(one.bench.learner.buffer.wants, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    item = ops.map_tree(torch.clone, one.bench.learner.buffer.take(dice, Progress()))
+    r, one.mini = item.data, one.algo.prepare(item)
+    logp, value, after = read(one.algo, r)
+    actor = critic = torch.zeros((), dtype=torch.float64)
+    beyond: dict[tuple[int, int], Tensor] = {}
+    cut_off = 0
+    for t, b in rows(r):
+        now, weight = logp[t, b, r.action[t, b]], item.weight[t, b].double()
+        ratio = (now.detach() - r.extras["logp"][t, b].double()).exp()
+        discount, v = r.discount[t, b].double(), value[t, b].detach()
+        last = bool(r.cut[t, b]) or t == len(r.reward) - 1
+        gap = torch.zeros((), dtype=torch.float64) if last else beyond[t + 1, b]
+        beyond[t, b] = ratio.clamp(max=1) * (
+            r.reward[t, b].double() + discount * after[t, b] - v + 0.9 * discount * gap
+        )
+        cut_off += int(ratio > 1)
+        if weight > 0:
+            a = ratio.clamp(max=1) * (r.reward[t, b].double() + discount * (after[t, b] + gap) - v)
+            actor = actor - weight * (now - now.detach()).exp() * a
+            critic = critic + weight * (value[t, b] - (v + beyond[t, b])).square() / 2
+    count = int((item.weight > 0).sum())
+    assert cut_off > 0 and len(item.weight.unique()) > 2
     metrics = one.update()
     near(metrics["policy"], actor / count)
     near(metrics["value"], critic / count)
@@ -264,7 +331,8 @@ def test_trpo_stays_where_nothing_is_gained() -> None:
 def test_icm_names_the_action_and_foretells_the_features() -> None:
     """Pathak et al. 2017, equations 3, 5 and 6: r = |f'(s') - f(s')|^2 / 2; loss = (1 - beta) L_I + beta L_F. What is
     foretold does not move f."""
-    settings = over(IMPALA, bonus={"kind": "icm", "features": 5, "scale": 0.7, "ahead": 0.3, "net": {"hidden": [16]}})
+    settings = over(IMPALA, bonus={"kind": "icm", "features": 5, "scale": 0.7, "ahead": 0.3, "episodic": True,
+                                   "net": {"hidden": [16]}})  # fmt: skip
     one = Learned(Case("icm", "impala", THREE, settings=settings))
     bonus, r = one.algo.bonus, one.bench.learner.buffer.take(torch.empty(0), None)
     seen = torch.cat([r.obs, r.last[0]]).double()

@@ -159,6 +159,27 @@ def test_bootstrapped_dqn(evaluation: str) -> None:
     u.compare(losses, sizes)
 
 
+def test_nfsp() -> None:
+    """Heinrich and Silver 2016: Q-learning, and the log-likelihood of what best responses did, of legal actions."""
+    u = Update("nfsp", reservoir=30, average_batch=16, anticipation=0.5)
+    q, later, algo = u.now(u.algo.model.values), u.later(u.algo.target), u.algo
+    errors = [q[b, u.action[b]] - u.reward[b] - u.discount[b] * later[b, u.best(later, b)] for b in u.rows]
+    filled, kept = min(int(algo.reservoir.seen), 30), algo.reservoir.rows
+    assert filled > 5
+    index = [int(float(x) * filled) for x in u.noise.update.uniform]
+    with torch.no_grad():
+        obs = {name: x[index][None] for name, x in kept.items()}
+        logits = array(algo.model.policy.value(obs, u.t.past)[0])[0]
+    surprise = []
+    for row, legal, action in zip(logits, obs["action_mask"][0].numpy(), algo.reservoir.action[index], strict=True):
+        some = [a for a in range(3) if legal[a]]
+        surprise.append(-log(softmax(row[some])[some.index(int(action))]))
+    before = algo.average(u.noise.update.uniform)
+    assert float(before) == pytest.approx(sum(surprise) / len(surprise), rel=1e-4)
+    u.compare([x * x for x in errors], errors)
+    assert float(algo.average(u.noise.update.uniform)) < float(before), "the average policy has learned"
+
+
 # ------------------------------------------------------------ distributions
 
 

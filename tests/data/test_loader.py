@@ -14,8 +14,9 @@ from ganglion.buffers import ReplayConfig
 from ganglion.core import Progress
 from ganglion.data.dataset import returns_to_go
 from ganglion.data.load import load, stored
-from ganglion.data.loader import Loader, Mapped, weighted
+from ganglion.data.loader import Loader, weighted
 from ganglion.errors import UserError
+from ganglion.mapped import Mapped
 from ganglion.runtime.build import build
 from ganglion.runtime.run import Run
 from tests.contract.test_own_algorithms import close, trained
@@ -50,7 +51,7 @@ def drawn(loader: Loader, count: int) -> list[Any]:
 
 @pytest.mark.parametrize("workers", [1, 3])
 def test_any_number_of_workers_gives_the_same_batches(workers: int, tmp_path: Path) -> None:
-    alone, several_of_them = full(0), full(workers, Mapped(str(tmp_path)))
+    alone, several_of_them = full(0), full(workers, Mapped("data.store", str(tmp_path)))
     for one, other in zip(drawn(alone, 40), drawn(several_of_them, 40), strict=True):
         assert all(torch.equal(x, y) for x, y in zip(ops.leaves(one), ops.leaves(other), strict=True))
     several_of_them.close()

@@ -31,7 +31,7 @@ def gone(pid: int) -> bool:
 def hatch(fork_server: ForkServer, config: str, folder: Path) -> Connection:
     line = connect(fork_server.path)
     brief = Brief(config, [], importable(), 4, ("none", 0), str(folder), "cookie", 2, "")
-    line.send_bytes(json.dumps(["explore", brief]).encode())
+    line.send_bytes(json.dumps(["ganglion.fleet.explorer_process:explore", brief]).encode())
     return line
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from ganglion import registry
 from ganglion.cli.parser import parse
@@ -173,6 +174,15 @@ def test_every_option_of_an_algorithm_is_documented(kind: str) -> None:
     options = [name for named in (*cells, others) for name in re.findall(r"`(\w+)`", named)]
     assert sorted(options) == sorted(registry.lookup("algo", kind).model_fields.keys() - AlgoConfig.model_fields.keys())
     assert all(f"`algo.{name}`" in text("algorithms.md") for name in AlgoConfig.model_fields)
+
+
+def test_every_preset_is_named_with_its_algorithm_and_its_curve() -> None:
+    for name, file in registry.presets().items():
+        kind = yaml.safe_load(file.read_text(encoding="utf-8")).get("algo", {}).get("kind")
+        curve = f"results/curves/{name.replace('/', '-')}.csv"
+        shown = f"`{name}` ([curve]({curve}))" if (DOCS / curve).exists() else f"`{name}`"
+        section = text("algorithms.md").partition(f"\n## {kind}\n")[2].partition("\n## ")[0]
+        assert kind is None or shown in section, f"the section of {kind} should name {shown}"
 
 
 def test_every_writer_and_schedule_is_documented() -> None:

@@ -17,7 +17,7 @@ COMMANDS = [shlex.split(line, comments=True)[1:] for block in code(TEXT, "bash")
 
 def test_there_are_commands() -> None:
     named = {"train", "launch", "explore", "resume", "eval", "play", "show", "compare", "list", "check", "bench"}
-    named |= {"doctor", "export", "eject", "report", "tune"}
+    named |= {"doctor", "export", "eject", "report", "board", "tune"}
     assert {words[0] for words in COMMANDS} == named
 
 

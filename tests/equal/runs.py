@@ -34,6 +34,10 @@ SORTS: dict[str, dict[str, Any]] = {
         "algo": {"kind": "dqn", "noisy": 0.5, "tau": 0.01, "munchausen": 0.9, "replay": REPLAY,
                  "net": {"hidden": [16]}, "limiter": {"warmup": 100, "opt_interval": 4}},
         "env": {"kind": "gym", "id": "CartPole-v1", "slots": 3}},
+    "nfsp": {
+        "algo": {"kind": "nfsp", "anticipation": 0.4, "reservoir": 50, "replay": REPLAY, "net": {"hidden": [16]},
+                 "limiter": {"warmup": 100, "opt_interval": 4}},
+        "env": {"kind": "gym", "id": "CartPole-v1", "slots": 3}},
     "bootstrapped_dqn": {
         "algo": {"kind": "bootstrapped_dqn", "heads": 4, "share": 0.5, "replay": REPLAY, "net": {"hidden": [16]},
                  "limiter": {"warmup": 100, "opt_interval": 4}},

@@ -170,6 +170,7 @@ VALUE = {
     "noisy": ["algo=dqn", "algo.noisy=0.5", "algo.tau=0.01"],
     "munchausen": ["algo=dqn", "algo.munchausen=0.9", "algo.temperature=0.3"],
     "bootstrapped_dqn": ["algo=bootstrapped_dqn", "algo.heads=4", "algo.share=0.5"],
+    "nfsp": ["algo=nfsp", "algo.anticipation=0.4", "algo.reservoir=50"],
     "c51": ["algo=c51", "algo.atoms=11", "algo.low=0"],
     "qrdqn": ["algo=qrdqn", "algo.quantiles=7"],
     "iqn": ["algo=iqn", "algo.percentiles.count=4", "algo.act_percentiles={sample: uniform, count: 4}"],
@@ -182,7 +183,9 @@ VALUE = {
 @pytest.mark.parametrize("name", VALUE)
 def test_value_based(tmp_path: Path, name: str) -> None:
     kind, *own = VALUE[name]
-    rest = [word for word in DQN[1:] if name not in ("rainbow", "r2d2") or "double" not in word]  # they always are
+    rest = [
+        word for word in DQN[1:] if name not in ("rainbow", "r2d2", "nfsp") or "double" not in word
+    ]  # they always are
     check(tmp_path, [kind, *rest, *own, TENSORS, "train.budget=300 steps", "eval=never"], TWO)
 
 

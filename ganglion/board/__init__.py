@@ -1,0 +1,1 @@
+"""A live page of runs for a browser on the same machine."""
