@@ -21,7 +21,7 @@ from ganglion.config import (
 )  # fmt: skip
 from ganglion.core import (
     Acted, Action, Algorithm, Box, Composite, Draw, Draws, EnvSpec, Knobs, Memory, Noise, Obs, Past,
-    Prediction, Recipe, Rollout, Sample, Stateful, Update,
+    Prediction, Recipe, Rollout, Sample, Space, Stateful, Update,
 )  # fmt: skip
 from ganglion.errors import UserError
 from ganglion.nn.heads import parts
@@ -60,7 +60,13 @@ class DreamerConfig(AlgoConfig):
     limiter: LimiterConfig = buffers.RatioConfig(opt_interval=4, warmup=1_000)
     processor: ProcessorConfig = buffers.RowsConfig()
 
+    @classmethod
+    def accepts(cls, space: Space) -> bool:
+        """Actions are drawn within their bounds."""
+        return all(part.bounded for part in parts(space) if type(part) is Box)
+
     def build(self, spec: EnvSpec) -> Dreamer:
+        self.check_actions(spec)
         return Dreamer(self, spec)
 
     def recipe(self, spec: EnvSpec) -> Recipe:
@@ -280,6 +286,4 @@ def encoded_size(spec: EnvSpec) -> int:
     """How many numbers an action is; refuses what cannot be imagined."""
     if type(spec.obs) is Composite and "action_mask" in spec.obs.items:
         raise UserError("env: dreamer knows nothing of what is legal in a dream, no action_mask. Try muzero or ppo.")
-    if any(type(part) is Box and not part.bounded for part in parts(spec.action)):
-        raise UserError(f"env: dreamer acts within bounds, and {spec.name} has an action space without: {spec.action}.")
     return flat_size(spec.action)
