@@ -1,6 +1,7 @@
 """Datasets of two tasks, and what is learned from them: offline, by imitation, and about other agents.
 
     python -m benchmarks.offline make FOLDER                 random, medium, medium-replay, expert and mixed datasets
+    python -m benchmarks.offline small FOLDER                a few episodes of each: those of tests/data/small
     python -m benchmarks.offline scores FOLDER               offline algorithms on medium-replay, 5 seeds
     python -m benchmarks.offline imitate FOLDER              SQIL and GAIL from 10 trajectories, DQfD from 5
     python -m benchmarks.offline values FOLDER               FQE and WIS beside the true values of 20 agents a task
@@ -104,6 +105,21 @@ def record(folder: Path, task: str, kind: str, episodes: int = 100) -> None:
         data = record_run(str(folder / "runs" / f"{task}-{kind}"), episodes, 0, which, deterministic=sure)
     files.write(out, data)
     print(f"{out.name}: {data.steps} steps, mean return {float(data.returns().mean()):.1f}", flush=True)
+
+
+def small(folder: Path) -> None:
+    """What tests read: of the first two tasks, with where it came from, but not on which machine."""
+    for task in ("pendulum", "cartpole"):
+        for kind in ("random", "medium", "expert"):
+            record(folder, task, kind, episodes=10)
+        kinds = ("random", "medium", "medium-replay", "expert")
+        parts = {kind: files.read(folder / f"{task}-{kind}") for kind in kinds}
+        parts["mixed"] = joined([first(parts["random"], 5), first(parts["expert"], 5)])
+        for kind, data in parts.items():
+            told = [{**about, "run": Path(str(about["run"])).name} if "run" in about else about for about in data.about]
+            short = [{name: x for name, x in about.items() if name != "checkpoint"} for about in told]
+            count = 30 if kind == "medium-replay" else 10
+            files.write(folder / "small" / f"{task}-{kind}", first(data, count)._replace(about=tuple(short)))
 
 
 def first(data: Dataset, episodes: int) -> Dataset:
@@ -246,7 +262,7 @@ def judged(found: list[dict[str, Any]]) -> None:
 
 def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["make", "scores", "imitate", "values"])
+    parser.add_argument("what", choices=["make", "small", "scores", "imitate", "values"])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     args = parser.parse_args(argv)
@@ -254,6 +270,9 @@ def main(argv: list[str]) -> None:
     if args.what == "make":
         folder.mkdir(parents=True, exist_ok=True)
         make(folder, args.jobs)
+        return
+    if args.what == "small":
+        small(folder)
         return
     work: list[tuple[Callable[..., Any], Any, Any, Any, Any] | tuple[Any, ...]] = []
     if args.what == "scores":

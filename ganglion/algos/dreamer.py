@@ -21,7 +21,7 @@ from ganglion.config import (
 )  # fmt: skip
 from ganglion.core import (
     Acted, Action, Algorithm, Box, Composite, Draw, Draws, EnvSpec, Knobs, Memory, Noise, Obs, Past,
-    Prediction, Recipe, Rollout, Sample, Stateful, Update,
+    Prediction, Recipe, Rollout, Sample, Space, Stateful, Update,
 )  # fmt: skip
 from ganglion.errors import UserError
 from ganglion.nn.heads import parts
@@ -60,7 +60,13 @@ class DreamerConfig(AlgoConfig):
     limiter: LimiterConfig = buffers.RatioConfig(opt_interval=4, warmup=1_000)
     processor: ProcessorConfig = buffers.RowsConfig()
 
+    @classmethod
+    def accepts(cls, space: Space) -> bool:
+        """Actions are drawn within their bounds."""
+        return all(part.bounded for part in parts(space) if type(part) is Box)
+
     def build(self, spec: EnvSpec) -> Dreamer:
+        self.check_actions(spec)
         return Dreamer(self, spec)
 
     def recipe(self, spec: EnvSpec) -> Recipe:
@@ -85,7 +91,16 @@ class DreamModel(nn.Encoded):
                 (cfg.bins, 0.01),
             )
         )  # fmt: skip
+        self.space, self.standard = spec.obs, nn.ObsNormaliser(flat_size(spec.obs, FLAT))
         self.register_buffer("scale", torch.ones(()))
+
+    def observe(self, obs: Obs, valid: Tensor) -> None:
+        super().observe(obs, valid)
+        self.standard.moments.observe(flatten(obs, self.space, FLAT), valid)
+
+    def pictured(self, obs: Obs) -> Tensor:
+        """What is to be decoded: all numbers of an observation, by their mean and deviation."""
+        return self.standard(flatten(obs, self.space, FLAT))
 
     def parts(self, *without: str) -> list[torch.nn.Module]:
         """All but some."""
@@ -116,7 +131,7 @@ class Dreamer(Algorithm[Sample[Rollout], Sample[Rollout]]):
     model: DreamModel
 
     def __init__(self, cfg: DreamerConfig, spec: EnvSpec) -> None:
-        self.cfg, self.spec, self.space = cfg, spec, spec.action
+        self.cfg, self.space = cfg, spec.action
         size = encoded_size(spec)
         if cfg.net.recurrent:
             raise UserError("algo.net.memory: dreamer has one of its own. Accepted: none.")
@@ -201,7 +216,7 @@ class Dreamer(Algorithm[Sample[Rollout], Sample[Rollout]]):
 
     def blurred(self, r: Rollout, seen: Watched) -> Tensor:
         """How far what is decoded is from what was seen, [T + 1, B]."""
-        goal = ops.symlog(flatten(ops.concat([r.obs, r.last[0]]), self.spec.obs, FLAT))
+        goal = self.model.pictured(ops.concat([r.obs, r.last[0]]))
         return (self.model.decoder(seen.state.features) - goal).square().sum(-1)
 
     def wrong(self, r: Rollout, seen: Watched, image: Tensor, weight: Tensor) -> dict[str, Tensor]:
@@ -271,6 +286,4 @@ def encoded_size(spec: EnvSpec) -> int:
     """How many numbers an action is; refuses what cannot be imagined."""
     if type(spec.obs) is Composite and "action_mask" in spec.obs.items:
         raise UserError("env: dreamer knows nothing of what is legal in a dream, no action_mask. Try muzero or ppo.")
-    if any(type(part) is Box and not part.bounded for part in parts(spec.action)):
-        raise UserError(f"env: dreamer acts within bounds, and {spec.name} has an action space without: {spec.action}.")
     return flat_size(spec.action)

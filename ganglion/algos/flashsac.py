@@ -90,7 +90,9 @@ class FlashSACCritics(nn.Encoded):
         self.cfg, self.nets = cfg, ResidualMLP(2, self.encoder.out + space.size, size, blocks, cfg.atoms)
 
     def logits(self, obs: Obs, past: Past, action: Tensor, live: Tensor | None, move: bool = False) -> Tensor:
-        features = self.encode(obs, of_critics(past))[0]
+        return self.judged(self.encode(obs, of_critics(past))[0], action, live, move)
+
+    def judged(self, features: Tensor, action: Tensor, live: Tensor | None = None, move: bool = False) -> Tensor:
         return self.nets(torch.cat([features, action.reshape(*features.shape[:2], -1)], -1), live, move)
 
     def mean(self, logits: Tensor) -> Tensor:
@@ -101,7 +103,8 @@ class FlashSACCritics(nn.Encoded):
 
     def value(self, obs: Obs, past: Past, action: Action | None = None) -> tuple[Tensor, Memory]:
         assert action is not None
-        return self.mean(self.logits(obs, past, action, None)), ()
+        features, memory = self.encode(obs, of_critics(past))
+        return self.mean(self.judged(features, action)), memory
 
 
 class FlashSAC(Algorithm[Sample[Transition], Sample[Transition]]):

@@ -159,6 +159,7 @@ class AlgoConfig(Part, family="algo"):
     """Every knob of an algorithm, and what to plug around it."""
 
     actions: ClassVar[Literal["any", "discrete", "bounded", "hybrid"]] = "any"  # in which action spaces it can act
+    library: ClassVar[str] = "torch"  # that computes its networks
     imitates: ClassVar[bool] = False  # whether it learns from demonstrations beside an environment
     offline: ClassVar[bool] = False  # whether it learns from datasets alone
     lacks: ClassVar[Mapping[str, str]] = {}  # settings that others have and it has not, and why
@@ -210,7 +211,7 @@ class AlgoConfig(Part, family="algo"):
         needs["hybrid"] = "a Dict or Tuple action space of one Discrete part and Boxes with finite bounds"
         one = ", or make one choice of all: env.wrap=[joint]" if self.actions == "discrete" else ""
         able = [name for name, kind in _algorithms().items() if kind.accepts(spec.action) and not kind.imitates]
-        needed, tried = needs.get(self.actions, "another action space"), f"Try {' or '.join(able)}{one}."
+        needed, tried = needs.get(self.actions, "a bounded action space"), f"Try {' or '.join(able)}{one}."
         raise UserError(f"algo.kind: {self.kind} needs {needed}; {spec.name} has {spec.action}. {tried}")
 
     def build(self, spec: EnvSpec) -> Algorithm[Any, Any]:

@@ -33,6 +33,7 @@ class ActionReport(NamedTuple):
     mean: float
     std: float
     beyond: float  # share outside of the space's bounds
+    ends: tuple[float, float] | None  # of the range that shares are parts of; None: of choices
 
     @property
     def covered(self) -> float:
@@ -134,6 +135,7 @@ def components(space: Space, action: Any) -> Iterator[ActionReport]:
 
 
 def component(space: Space, name: str, x: Tensor, i: int) -> ActionReport:
+    ends: tuple[float, float] | None = None
     match space:
         case Box():
             low, high = (side[i if len(side) > 1 else 0] for side in (space.low, space.high))
@@ -145,7 +147,7 @@ def component(space: Space, name: str, x: Tensor, i: int) -> ActionReport:
             beyond = float(((x < 0) | (x >= n)).double().mean())
             parts = torch.bincount(x.long().clamp(0, n - 1), minlength=n).double()
     shares = tuple((parts.double() / len(x)).tolist())
-    return ActionReport(name, shares, float(x.min()), float(x.max()), float(x.mean()), float(x.std()), beyond)
+    return ActionReport(name, shares, float(x.min()), float(x.max()), float(x.mean()), float(x.std()), beyond, ends)
 
 
 def choices(space: Space, i: int) -> int:
@@ -226,11 +228,9 @@ def draw(found: DataReport, file: str) -> None:
     figure = Figure(figsize=(12, 3 * (1 + (2 + len(shown)) // 3)), layout="constrained")
     axes = list(figure.subplots((4 + len(shown)) // 3, 3, squeeze=False).flat)
     for axis, (title, x) in zip(axes, (("return", found.returns), ("steps per episode", found.lengths)), strict=False):
-        axis.hist(x.tolist(), bins=30)
-        axis.set(title=title, ylabel="episodes")
+        draw_episodes(axis, title, x.double())
     for axis, part in zip(axes[2:], shown, strict=False):
-        axis.bar(range(len(part.shares)), part.shares)
-        axis.set(title=part.name, ylabel="share")
+        draw_action(axis, part)
     for axis in axes[2 + len(shown) :]:
         axis.set_axis_off()
     figure.suptitle(f"{found.spec.name}: {found.steps:,} steps in {found.episodes:,} episodes")
@@ -238,3 +238,26 @@ def draw(found: DataReport, file: str) -> None:
         figure.savefig(file)
     except (OSError, ValueError) as error:
         raise UserError(f"--out: {file[:200]}: {error}") from error
+
+
+def draw_episodes(axis: Any, title: str, x: Tensor) -> None:
+    """How many episodes there are of each sort, and their mean."""
+    low, high, mean = float(x.min()), float(x.max()), float(x.mean())
+    axis.hist(x.tolist(), bins=30, range=(low, high) if low < high else (low - 1, high + 1))
+    axis.axvline(mean, color="black", linestyle=":")
+    axis.set(title=f"{title}: mean {mean:.4g}, {low:.4g} to {high:.4g}", ylabel="episodes")
+    axis.locator_params(axis="x", nbins=6)
+    axis.yaxis.get_major_locator().set_params(integer=True)
+
+
+def draw_action(axis: Any, part: ActionReport) -> None:
+    """How often each choice, or each part of a range, was taken; the dotted line is where all are taken alike."""
+    count = len(part.shares)
+    low, high = (-0.5, count - 0.5) if part.ends is None else part.ends
+    wide = (high - low) / count
+    axis.bar([low + (k + 0.5) * wide for k in range(count)], part.shares, width=0.9 * wide if wide else 0.9)
+    axis.axhline(1 / count, color="black", linestyle=":")
+    covered = f"{100 * part.covered:.0f} % covered, entropy {part.entropy:.2f}"
+    axis.set(title=f"{part.name}: {covered}", ylabel="share")
+    if part.ends is None:
+        axis.xaxis.get_major_locator().set_params(integer=True)
