@@ -95,6 +95,7 @@ TABLE: dict[str, dict[str, str]] = {
         "pettingzoo": "ganglion.envs.agent_games",
         "remote": "ganglion.envs.remote",
         "rware": "ganglion.envs.agent_games",
+        "sumo": "ganglion.envs.sumo",
         "torch": "ganglion.envs.configs",
         "toy": "ganglion.envs.configs",
     },
@@ -159,6 +160,7 @@ TABLE: dict[str, dict[str, str]] = {
     },
 }
 
+EXTRA = {("algo", name): f"ganglion.backends.{name}" for name in ("dqn_jax", "ppo_jax")}  # need ganglion[jax]
 _found: dict[tuple[str, str], type[Any]] = {}  # what has been imported so far
 
 Kind = TypeVar("Kind", bound=type[Any])
@@ -186,7 +188,7 @@ def register(family: str, name: str) -> Callable[[Kind], Kind]:
 def _check(family: str, name: str, cls: type[Any]) -> None:
     if family not in TABLE:
         raise UserError(f"{family!r} is no family. Accepted: {', '.join(TABLE)}.{nearest(family, TABLE)}")
-    ours = TABLE[family].get(name)
+    ours = TABLE[family].get(name) or EXTRA.get((family, name))
     if cls.__module__.split(".")[0] == "ganglion":
         if ours != cls.__module__:
             raise TypeError(f"{family} {name!r} of {cls.__module__} needs its line in ganglion/registry.py, not {ours}")
@@ -201,12 +203,12 @@ def _check(family: str, name: str, cls: type[Any]) -> None:
 def names(family: str) -> list[str]:
     """All names of a family: the package's, those of entry points, those imported."""
     others = [n for f, n in _found if f == family] + [n for f, n in _entry_points() if f == family]
-    return list(dict.fromkeys([*TABLE[family], *sorted(others)]))
+    return list(dict.fromkeys([*TABLE[family], *(n for f, n in EXTRA if f == family), *sorted(others)]))
 
 
 def lookup(family: str, name: str) -> type[Any]:
     """The config class of a name; imports its module on first use."""
-    module = TABLE[family].get(name)
+    module = TABLE[family].get(name) or EXTRA.get((family, name))
     entry = _entry_points().get((family, name))
     if module is None and (family, name) not in _found and entry is not None:
         module = entry.module
@@ -232,8 +234,8 @@ def _import(family: str, name: str, module: str) -> None:
 
 def origin(family: str, name: str) -> Registered:
     """Where a name comes from, without importing it."""
-    if name in TABLE[family]:
-        return Registered(TABLE[family][name], "ganglion")
+    if ours := TABLE[family].get(name) or EXTRA.get((family, name)):
+        return Registered(ours, "ganglion")
     entry = _entry_points().get((family, name))
     if entry is not None:
         return entry

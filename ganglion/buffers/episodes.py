@@ -1,4 +1,4 @@
-"""Whole episodes: rollouts that begin where an episode does, and replayed sequences that do."""
+"""Whole episodes: rollouts of them, and replayed sequences that begin where an episode does."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ganglion import ops
 from ganglion.buffers.rollout import rollout_of
-from ganglion.buffers.storage import RowRing
+from ganglion.buffers.storage import RowRing, SampledRing
 from ganglion.core import Obs, Past, Progress, Rollout, Row, State, join, read_count, under
 from ganglion.errors import UserError
 
@@ -139,3 +139,29 @@ class Episodes:
         rows = [one.first for one in self.ended] + [first for first in self.open if first >= 0]
         if any(not oldest <= row <= self.ring.pushed for row in rows) or any(x.slot >= self.slots for x in self.ended):
             raise ValueError("episodes that lie outside of the rows that are kept")
+
+
+class EpisodeStarts:
+    """Where episodes begin in a ring whose rows are drawn."""
+
+    def __init__(self, ring: SampledRing, reach: int) -> None:
+        self.ring, self.reach = ring, reach
+        self.looked, self.found = -1, torch.empty(0, dtype=torch.int64)  # rows pushed by then; flat positions
+
+    def look(self, lost: int) -> Tensor:
+        """Of those whose later rows are all there, without the `lost` oldest rows."""
+        ring = self.ring
+        if self.looked != ring.pushed:
+            first, last = ring.pushed - ring.filled + lost, ring.pushed - self.reach
+            times = torch.arange(first, max(last, first), device=ring.device) % ring.length
+            row, slot = ring.held.start[times].nonzero(as_tuple=True)
+            self.looked, self.found = ring.pushed, times[row] * ring.held.start.shape[1] + slot
+        return self.found
+
+    def any(self, lost: int) -> bool:
+        return len(self.look(lost)) > 0
+
+    def draw(self, uniform: Tensor, lost: int) -> Tensor:
+        """Flat positions [1, N], each episode as likely as any other."""
+        found = self.look(lost)
+        return found[(uniform * len(found)).long()][None]

@@ -34,6 +34,8 @@ class PrioritisedConfig(ReplayConfig):
         return self.initial == "error"
 
     def build(self, spec: EnvSpec, device: torch.device, fold: Fold) -> Prioritised:
+        if self.episodes:
+            raise UserError("algo.replay.episodes: draws episodes evenly, without priorities; use kind: replay.")
         return Prioritised(self, spec, device, fold)
 
 

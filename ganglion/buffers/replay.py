@@ -32,6 +32,7 @@ class ReplayConfig(BufferConfig):
     max_use: Count | None = Field(None, ge=1)  # how often a row may be learned from
     max_staleness: Count | None = Field(None, ge=1)  # updates after which a row is not learned from any more
     relabel: RelabelConfig | None = None  # what is changed in transitions when they are sampled
+    episodes: bool = False  # sequences begin where an episode does, and end with it
     store: Literal["memory", "disk"] = "memory"  # disk: in a file without a name, for replays larger than memory
 
     @property
@@ -72,6 +73,11 @@ class Replay:
         self.usage = Usage(self.ring.length, self.slots, device)
         self.relabel = None if cfg.relabel is None else cfg.relabel.build(spec, self.ring, self.history)
         self.gathered = Gathering(self.ring, self.seen, fold, self.relabel)
+        self.begun: Any = None
+        if cfg.episodes:
+            from ganglion.buffers.episodes import EpisodeStarts
+
+            self.begun = EpisodeStarts(self.ring, self.fold.reach)
 
     # ------------------------------------------------------------ in
 
@@ -107,7 +113,7 @@ class Replay:
         return self.history if self.ring.pushed > self.ring.length else 0
 
     def ready(self) -> bool:
-        return self.ring.filled > self.fold.reach + self.lost
+        return self.ring.filled > self.fold.reach + self.lost and (self.begun is None or self.begun.any(self.lost))
 
     @property
     def wants(self) -> int:
@@ -115,6 +121,8 @@ class Replay:
 
     def take(self, uniform: Tensor, at: Progress) -> Sample[Any]:
         """Draws `batch` sequences among those whose earlier frames and later rows are all there."""
+        if self.begun is not None:
+            return self.gather(self.begun.draw(self.here(uniform, at), self.lost), None, at)
         count = (self.ring.filled - self.fold.reach - self.lost) * self.slots
         first = (self.ring.pushed - self.ring.filled + self.lost) * self.slots
         return self.gather(self.ring.draw(self.here(uniform, at), count, first), None, at)
@@ -129,6 +137,7 @@ class Replay:
     def gather(self, index: Tensor, weight: Tensor | None, at: Progress) -> Sample[Any]:
         """The sequences that start at flat positions `index` [1, N], with the weight each was drawn with, [1, N]."""
         data, live = self.gathered(index)
+        live = live if self.begun is None else live * (data.past.start.cumsum(0) <= 1)
         return Sample(data, index, self.weigh(index, live, weight, at))
 
     def weigh(self, index: Tensor, live: Tensor, weight: Tensor | None, at: Progress) -> Tensor:

@@ -159,6 +159,7 @@ class AlgoConfig(Part, family="algo"):
     """Every knob of an algorithm, and what to plug around it."""
 
     actions: ClassVar[Literal["any", "discrete", "bounded", "hybrid"]] = "any"  # in which action spaces it can act
+    library: ClassVar[str] = "torch"  # that computes its networks
     imitates: ClassVar[bool] = False  # whether it learns from demonstrations beside an environment
     offline: ClassVar[bool] = False  # whether it learns from datasets alone
     lacks: ClassVar[Mapping[str, str]] = {}  # settings that others have and it has not, and why

@@ -285,7 +285,9 @@ def storage(cfg: RunConfig, recipe: Recipe, data: Sequence[Stored], agent: Agent
     replay = own.build(data[0].spec, device, fold)
     if cfg.data.store == "disk":
         replay.ring.zeros = Mapped("data.store")
-    if type(own) is not ReplayConfig or own.relabel is not None:  # it follows from what was learned, or is changed
+    if (
+        type(own) is not ReplayConfig or own.relabel is not None or own.episodes
+    ):  # it follows from what was learned, or is changed
         if cfg.data.weights:
             told = f"kind replay, not {own.kind}" if own.relabel is None else "relabel none"
             raise UserError(f"data.weights: needs algo.replay.{told}; only plain rows are drawn by weight.")

@@ -35,6 +35,7 @@ class GameStep(NamedTuple):
     terminated: Mapping[str, bool]
     truncated: Mapping[str, bool]
     acts: frozenset[str] | None = None  # who decides; None: all
+    info: Mapping[str, float] = {}  # of the copy, averaged over the steps that have it
 
 
 class Game(Protocol):
@@ -281,7 +282,7 @@ class GameEnv(gymnasium.Env[Any, Any]):
         flags[ALIVE] &= ~(flags[OVER] | flags[CUT]) & 1
         self.show(moment)
         ended = not flags[ALIVE].any()
-        return self.copied(), float(reward.sum()), ended and bool(flags[OVER].any()), ended, {}
+        return self.copied(), float(reward.sum()), ended and bool(flags[OVER].any()), ended, dict(moment.info)
 
     def show(self, moment: GameStep) -> None:
         """What each agent sees now; the dead keep what they saw last."""

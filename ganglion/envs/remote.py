@@ -173,7 +173,7 @@ def plain(action: Any) -> Any:
 
 
 def same(one: Any, other: Any) -> bool:
-    if isinstance(one, dict):
+    if type(one) is dict:
         return all(np.array_equal(part, other[name]) for name, part in one.items())
     return np.array_equal(one, other)
 
@@ -247,7 +247,7 @@ class RemoteSlots(Slots):
 
     def _report(self, slot: int, error: BaseException) -> None:
         super()._report(slot, error)
-        if isinstance(error, ClientError):
+        if type(error) is ClientError:
             self.failures[-1] |= {"kind": error.kind, "traceback": ""}
 
     def _tell_recovered(self, slot: int) -> None:

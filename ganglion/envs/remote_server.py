@@ -146,14 +146,14 @@ def read_form(hello: dict[str, Any]) -> Form:
         obs, action = read_space(hello["obs"], "obs"), read_space(hello["action"], "action")
     except KeyError as error:
         raise garbage(f"hello should have {error}") from error
-    if not isinstance(obs, (spaces.Box, spaces.Dict)):
+    if type(obs) not in (spaces.Box, spaces.Dict):
         raise garbage("obs should be an array, or named parts that are arrays")
-    if isinstance(action, spaces.Dict) or (isinstance(action, spaces.Box) and action.dtype != np.float32):
+    if type(action) is spaces.Dict or (type(action) is spaces.Box and action.dtype != np.float32):
         raise garbage("action should have n, each, or a shape of float32")
     masks = hello.get("masks", False)
-    if type(masks) is not bool or (masks and not isinstance(action, spaces.Discrete)):
+    if type(masks) is not bool or (masks and type(action) is not spaces.Discrete):
         raise garbage("masks should be true or false, and goes with an action that has n")
-    return Form(obs, action, int(action.n) if masks and isinstance(action, spaces.Discrete) else 0)
+    return Form(obs, action, int(action.n) if masks and type(action) is spaces.Discrete else 0)
 
 
 def read_space(plain: Any, name: str, inner: bool = False) -> spaces.Space[Any]:
@@ -162,7 +162,7 @@ def read_space(plain: Any, name: str, inner: bool = False) -> spaces.Space[Any]:
     match plain:
         case {"parts": list(parts)} if not inner and 0 < len(parts) <= 64:
             named = [(part[0], read_space(part[1], name, True)) for part in map(read_part, parts)]
-            if len(dict(named)) < len(named) or any(not isinstance(part, spaces.Box) for _, part in named):
+            if len(dict(named)) < len(named) or any(type(part) is not spaces.Box for _, part in named):
                 raise garbage(f"{name}: parts should be arrays with different names")
             return spaces.Dict(named)
         case {"n": int(n)} if not inner and type(n) is int and 1 <= n <= 1 << 20:
@@ -209,7 +209,7 @@ def size_of(space: spaces.Space[Any]) -> int:
 
 
 def boxes(space: spaces.Space[Any]) -> list[Any]:
-    return list(space.spaces.values()) if isinstance(space, spaces.Dict) else [space]
+    return list(space.spaces.values()) if type(space) is spaces.Dict else [space]
 
 
 def read_obs(space: spaces.Space[Any], payload: bytes) -> Any:
@@ -221,7 +221,7 @@ def read_obs(space: spaces.Space[Any], payload: bytes) -> Any:
         array = np.frombuffer(payload, box.dtype.newbyteorder("<"), count, start)
         found.append(array.astype(box.dtype).reshape(box.shape))
         start += array.nbytes
-    return dict(zip(space.spaces, found, strict=True)) if isinstance(space, spaces.Dict) else found[0]
+    return dict(zip(space.spaces, found, strict=True)) if type(space) is spaces.Dict else found[0]
 
 
 # ------------------------------------------------------------ the server

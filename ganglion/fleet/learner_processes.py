@@ -60,6 +60,8 @@ class LearnersMode:
 
     @staticmethod
     def build(cfg: RunConfig, engine: Engine | None = None) -> Trainer:
+        if cfg.algo.library != "torch":
+            raise UserError(f"fleet.learners: the gradients of {cfg.algo.kind} cannot be averaged. Accepted: 1.")
         return build_several(cfg)
 
 

@@ -41,7 +41,7 @@ def pick_device(name: str) -> torch.device:
 
 def build_engine(cfg: RunConfig) -> Engine:
     """How act and learn are run, and from which opt step on."""
-    device, mode = pick_device(cfg.run.device), cfg.run.fast
+    device, mode = pick_device(cfg.run.device), cfg.run.fast if cfg.algo.library == "torch" else "eager"
     if mode == "graph" and device.type != "cuda":
         raise UserError("run.fast: graph needs run.device=cuda. Accepted here: auto, eager, compile.")
     if mode == "compile" and device.type == "cuda":

@@ -248,6 +248,8 @@ class Seeds:
         if not 2 <= len(configs) <= MOST:
             raise UserError(f"{len(configs)} runs cannot train together. Accepted: 2 to {MOST}.")
         check_alike(configs)
+        if configs[0].algo.library != "torch":
+            raise UserError(f"algo.kind: {configs[0].algo.kind} trains one run at a time: leave out --together.")
         configs = [alone(cfg) for cfg in configs]
         rehearse(configs)  # before anything is written
         engines = [OneOfMany(build_engine(cfg)) for cfg in configs]

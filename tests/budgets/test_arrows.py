@@ -26,6 +26,7 @@ ALLOWED: dict[str, set[str]] = {
     "buffers": {"core", "config", "cpp_extension", "ops", "mapped"},
     "bonuses": {"core", "config", "ops", "nn", "buffers"},
     "search": {"core", "cpp_extension", "ops"},
+    "backends": {"core", "config", "ops", "nn", "buffers"},
     "algos": {"core", "config", "ops", "nn", "bonuses", "buffers", "search"},
     "envs": {"core", "config"},
     "record": {"core", "config", "mapped"},

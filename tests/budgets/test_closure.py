@@ -14,7 +14,7 @@ from functools import cache
 from tests.budgets.source import PACKAGE, SOURCES, Source, dotted
 
 LOOP = ("algos.dqn", "runtime.agent", "runtime.explorer", "runtime.learner", "runtime.trainer")
-MODULES, LINES = 65, 9_756  # without the table of names, which grows by a line with each algorithm
+MODULES, LINES = 65, 9_769  # without the table of names, which grows by a line with each algorithm
 ASKED = {"isinstance": 217, "getattr": 34, "setattr": 7, "hasattr": 2, "cast": 0}
 BORDERS = (
     "ganglion/envs/",

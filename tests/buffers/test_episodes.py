@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ganglion import ops
-from ganglion.buffers import RolloutConfig
+from ganglion.buffers import PrioritisedConfig, ReplayConfig, RolloutConfig
 from ganglion.core import Box, Discrete, EnvSpec, Progress, Row
+from ganglion.errors import UserError
 from tests.buffers.naive import Naive, block, random_rows
 from tests.buffers.test_blocks import push
 
@@ -116,3 +117,35 @@ def test_what_was_saved_must_fit():
         table[0, 1] = 10_000
         built(2, 5).restore(state._replace(tensors={**state.tensors, "own/episodes": table}))
     assert block(random_rows(2, 1, 0)[0]).reward.shape == (1, 2)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 3), st.integers(1, 6), st.integers(1, 3), st.integers(1, 90), st.integers(0, 10_000))
+def test_replayed_sequences_begin_and_end_with_an_episode(slots, length, n, count, seed):
+    rows, naive = random_rows(slots, count, seed, memory=True)
+    replay = ReplayConfig(capacity=20 * slots, batch=64, sequence=length, episodes=True)
+    buffer = replay.folded(n, GAMMA, True).build(EnvSpec(Box((1,)), Discrete(2), slots), CPU)
+    starts = set[float]()
+    for t, row in enumerate(rows):
+        push(buffer, [row], t)
+        oldest, newest = max(t + 1 - buffer.ring.length, 0), t + 1 - buffer.fold.reach
+        starts = {
+            naive.rows[k][b]["obs"] for k in range(oldest, newest) for b in range(slots) if naive.rows[k][b]["start"]
+        }
+        assert buffer.ready() == bool(starts)
+    if not starts:
+        return
+    sample = buffer.take(torch.linspace(0, 1 - 1e-9, 64, dtype=torch.float64), NOW)
+    first = sample.data.obs[0, :, 0]
+    assert set(first.tolist()) <= starts and (len(starts) > 20 or set(first.tolist()) == starts)
+    for k in range(64):
+        time, slot = divmod(int(first[k]), 1_000)
+        for j in range(length):
+            row = naive.rows[time + j][slot]
+            own = row["valid"] and not any(naive.rows[time + i][slot]["start"] for i in range(1, j + 1))
+            assert bool(sample.weight[j, k] > 0) == own
+
+
+def test_priorities_are_not_of_episodes():
+    with pytest.raises(UserError, match=r"algo\.replay\.episodes: draws episodes evenly"):
+        PrioritisedConfig(episodes=True).folded(1, GAMMA, False).build(EnvSpec(Box((1,)), Discrete(2), 2), CPU)

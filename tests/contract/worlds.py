@@ -165,6 +165,8 @@ CASES = [
          net={"memory": "lstm", "memory_size": 8, "normalise": True, "norm": "layer"})),
     Case("pqn-bfloat16", "pqn", TWO, MIXED, over(PPO, net={"precision": "bfloat16", "norm": "layer"})),
     Case("r2d2", "r2d2", TWO, settings=over(DQN, replay={"sequence": 6, "burn_in": 2}, net={"memory_size": 8})),
+    Case("r2d2-episodes", "r2d2", TWO, settings=over(DQN, replay={"kind": "replay", "sequence": 5, "episodes": True},
+         net={"memory_size": 8})),
     Case("r2d2-all", "r2d2", THREE, MASKED, over(DQN, ladder=7.0, epsilon=0.9, dueling=False,
          replay={"kind": "replay", "sequence": 4, "burn_in": 0}, net={"memory": "gru", "normalise": True})),
     Case("ppo", "ppo", TWO, settings=PPO),

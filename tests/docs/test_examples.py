@@ -154,6 +154,12 @@ def test_an_engine_client_trains(tmp_path: Path) -> None:
             engine.kill()
 
 
+def test_an_algorithm_of_numpy_learns() -> None:
+    from examples import numpy_backend
+
+    assert numpy_backend.main() > 7.5  # of 8
+
+
 def test_every_example_is_run_here() -> None:
     """And listed in the index."""
     tests = "".join((ROOT / "tests" / "docs" / name).read_text() for name in ("test_examples.py", "test_sources.py"))

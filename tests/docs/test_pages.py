@@ -124,6 +124,7 @@ KINDS = (
     "{kind: pettingzoo, id: x}",
     "{kind: particles, id: spread}",
     "{kind: remote}",
+    "{kind: sumo, id: single}",
 )
 
 

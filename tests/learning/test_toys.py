@@ -114,6 +114,21 @@ def test_identity_says_what_it_sees(algo, seed):
     assert score(trainer) >= 0.95 * length
 
 
+@pytest.mark.parametrize(
+    "algo",
+    [
+        over(PPO, replay={"kind": "replay", **REPLAY, "batch": 16}, limiter={"opt_interval": 16, "warmup": 200}),
+        over(PPO, episodes=True, popart=0.01),
+        over(REINFORCE, episodes=True),
+        over(DQN, resets={"kind": "shrink", "every": 150, "until": 300}),
+    ],
+    ids=["replay", "episodes and popart", "whole returns", "resets"],
+)
+def test_identity_with_other_rollouts_scales_and_resets(algo):
+    trainer = trained(algo, {"id": "identity", "size": 4}, 8_000 if "resets" in algo else 4_000, 0)
+    assert score(trainer) >= 0.95 * trainer.run_evaluate()[1]["eval/length_mean"]
+
+
 @pytest.mark.parametrize("algo", [NOISY, MUNCHAUSEN, *VALUE.values()], ids=["noisy", "munchausen", *VALUE])
 def test_identity_by_values(algo):
     trainer = trained(algo, {"id": "identity", "size": 4}, 4_000, 0)

@@ -54,6 +54,7 @@ NEEDS = {  # how an environment's id, or its kind, starts -> the package it need
     "MiniGrid": "minigrid",
     "MinAtar": "minatar",
     "atari": "ale_py",
+    "sumo": "libsumo",
 }
 
 
