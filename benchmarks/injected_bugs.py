@@ -293,10 +293,10 @@ PRESETS = {
 }
 
 
-def train(name: str, folder: Path) -> Path:
+def train(name: str, folder: Path, budget: str | None = None) -> Path:
     """A run with this bug; one that diverges leaves what it recorded."""
     bug = BUGS[name]
-    preset, budget = PRESETS[bug.preset]
+    preset, usual = PRESETS[bug.preset]
     base = ganglion.load_config(preset).plain()
     own = bug.settings()
     kinds = [word.partition("=")[2] for word in own if word.startswith("algo.kind=")]
@@ -304,7 +304,7 @@ def train(name: str, folder: Path) -> Path:
         base["algo"]["kind"] = kinds[0]
         own = [word for word in own if not word.startswith("algo.kind=")]
     base["env"]["vector"] = False  # the copies have no vectorised version
-    base["train"].update(budget=budget, target=None)
+    base["train"].update(budget=budget or usual, target=None)
     base["log"] = {"every": "250 steps", "writers": ["jsonl"]}
     place = folder / name
     cfg = ganglion.load_config(

@@ -21,7 +21,7 @@ STEPS = {"iql": 300, "td3_bc": 300, "cql": 60}
 ONE = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
-def ours(algo: str, compiled: bool) -> float:
+def ours(algo: str, compiled: bool, steps: int) -> float:
     import torch
 
     from ganglion import registry
@@ -53,9 +53,9 @@ def ours(algo: str, compiled: bool) -> float:
     for _ in range(20):
         at = learner.step(at).at
     began = time.process_time()
-    for _ in range(STEPS[algo]):
+    for _ in range(steps):
         at = learner.step(at).at
-    return STEPS[algo] / (time.process_time() - began)
+    return steps / (time.process_time() - began)
 
 
 PEER = """
@@ -84,8 +84,8 @@ print(json.dumps(steps / (time.process_time() - began)))
 """
 
 
-def peer(python: str, algo: str) -> float:
-    numbers = [str(n) for n in (STEPS[algo], ROWS, OBS, ACTIONS, BATCH)]
+def peer(python: str, algo: str, steps: int) -> float:
+    numbers = [str(n) for n in (steps, ROWS, OBS, ACTIONS, BATCH)]
     out = subprocess.run(
         [python, "-c", PEER, algo, *numbers], capture_output=True, text=True, env={**os.environ, **ONE}
     )
@@ -94,8 +94,9 @@ def peer(python: str, algo: str) -> float:
     return float(json.loads(out.stdout.strip().splitlines()[-1]))
 
 
-def own(algo: str, compiled: bool) -> float:
-    asked = [sys.executable, "-m", "benchmarks.offline_speed", "--side", algo, *(["--compiled"] if compiled else [])]
+def own(algo: str, compiled: bool, steps: int) -> float:
+    asked = [sys.executable, "-m", "benchmarks.offline_speed", "--side", algo, "--steps", str(steps)]
+    asked += ["--compiled"] if compiled else []
     out = subprocess.run(asked, capture_output=True, text=True, env={**os.environ, **ONE}, check=True)
     return float(json.loads(out.stdout.strip().splitlines()[-1]))
 
@@ -105,19 +106,21 @@ def main() -> None:
     parser.add_argument("--peer", metavar="PYTHON")
     parser.add_argument("--times", type=int, default=3)
     parser.add_argument("--algo", nargs="*", default=list(STEPS))
+    parser.add_argument("--steps", type=int, help="by default 300, and 60 of cql")
     parser.add_argument("--side")
     parser.add_argument("--compiled", action="store_true")
     args = parser.parse_args()
     if args.side:
-        print(json.dumps(ours(args.side, args.compiled)))
+        print(json.dumps(ours(args.side, args.compiled, args.steps)))
         return
     for algo in args.algo:
+        steps = args.steps or STEPS[algo]
         found: dict[str, list[float]] = {"eager": [], "compiled": [], "d3rlpy": []}
         for _ in range(args.times):
-            found["eager"].append(own(algo, False))
-            found["compiled"].append(own(algo, True))
+            found["eager"].append(own(algo, False, steps))
+            found["compiled"].append(own(algo, True, steps))
             if args.peer:
-                found["d3rlpy"].append(peer(args.peer, algo))
+                found["d3rlpy"].append(peer(args.peer, algo, steps))
         told = {side: round(median(x), 1) for side, x in found.items() if x}
         ratio = told["compiled"] / told["d3rlpy"] if args.peer else float("nan")
         print(f"{algo:<8} {json.dumps(told)}  {ratio:.1f} times as many", flush=True)

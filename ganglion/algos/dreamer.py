@@ -91,7 +91,16 @@ class DreamModel(nn.Encoded):
                 (cfg.bins, 0.01),
             )
         )  # fmt: skip
+        self.space, self.standard = spec.obs, nn.ObsNormaliser(flat_size(spec.obs, FLAT))
         self.register_buffer("scale", torch.ones(()))
+
+    def observe(self, obs: Obs, valid: Tensor) -> None:
+        super().observe(obs, valid)
+        self.standard.moments.observe(flatten(obs, self.space, FLAT), valid)
+
+    def pictured(self, obs: Obs) -> Tensor:
+        """What is to be decoded: all numbers of an observation, by their mean and deviation."""
+        return self.standard(flatten(obs, self.space, FLAT))
 
     def parts(self, *without: str) -> list[torch.nn.Module]:
         """All but some."""
@@ -122,7 +131,7 @@ class Dreamer(Algorithm[Sample[Rollout], Sample[Rollout]]):
     model: DreamModel
 
     def __init__(self, cfg: DreamerConfig, spec: EnvSpec) -> None:
-        self.cfg, self.spec, self.space = cfg, spec, spec.action
+        self.cfg, self.space = cfg, spec.action
         size = encoded_size(spec)
         if cfg.net.recurrent:
             raise UserError("algo.net.memory: dreamer has one of its own. Accepted: none.")
@@ -207,7 +216,7 @@ class Dreamer(Algorithm[Sample[Rollout], Sample[Rollout]]):
 
     def blurred(self, r: Rollout, seen: Watched) -> Tensor:
         """How far what is decoded is from what was seen, [T + 1, B]."""
-        goal = ops.symlog(flatten(ops.concat([r.obs, r.last[0]]), self.spec.obs, FLAT))
+        goal = self.model.pictured(ops.concat([r.obs, r.last[0]]))
         return (self.model.decoder(seen.state.features) - goal).square().sum(-1)
 
     def wrong(self, r: Rollout, seen: Watched, image: Tensor, weight: Tensor) -> dict[str, Tensor]:

@@ -110,6 +110,18 @@ def pair(first: Scored, second: Scored, tasks: int) -> Pair:
     )  # fmt: skip
 
 
+def profiles(found: Comparison, points: int = 41) -> tuple[Array, dict[str, tuple[Array, Array, Array]]]:
+    """Scores from the least to the largest, and for each group the share of its runs above each, with its interval."""
+    all_scores = [one.scores if len(found.tasks) == 1 else one.scaled for one in found.groups]
+    flat = np.concatenate([scores.reshape(-1) for scores in all_scores])
+    levels = np.linspace(flat.min(), flat.max(), points)
+    shares = {
+        one.name: (statistics.performance_profile(scores, levels), *statistics.profile_band(scores, levels))
+        for one, scores in zip(found.groups, all_scores, strict=True)
+    }
+    return levels, shares
+
+
 def notes(groups: Sequence[RunGroup], scored: Sequence[Scored], tasks: Sequence[str]) -> list[str]:
     """What makes a comparison weaker than it looks."""
     found = []

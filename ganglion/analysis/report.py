@@ -11,7 +11,7 @@ import yaml
 
 from ganglion import registry
 from ganglion.analysis import svg
-from ganglion.analysis.compare import Comparison, compare
+from ganglion.analysis.compare import Comparison, compare, profiles
 from ganglion.analysis.runs import EVAL, TRAIN, RunData, RunGroup, flat, grouped
 from ganglion.analysis.terminal_plot import number
 from ganglion.errors import UserError
@@ -136,6 +136,8 @@ def html(f: Facts) -> str:
     body += ["<h2>Curves</h2>", row(curves(f.groups, f.metric))]
     others = [name for name in MORE if name != f.metric and any(r.curve(name)[0] for g in f.groups for r in g.runs)]
     body.append(row("".join(curves(f.groups, name, 360, 190) for name in others)))
+    if f.compared is not None and max(one.runs for one in f.compared.groups) > 1:
+        body += ["<h2>Performance profiles</h2>", profile(f.compared)]
     if f.ill:
         body.append("<h2>Health</h2>")
     for run, found in f.ill:
@@ -163,6 +165,18 @@ def curves(groups: Sequence[RunGroup], metric: str, width: int = 560, height: in
             head = f"<h3>{escape(metric)}: {escape(task)}</h3>"
             shown.append(f'<div style="max-width: {width}px">{head}{picture}{svg.legend(found)}</div>')
     return "".join(shown)
+
+
+def profile(found: Comparison) -> str:
+    """The share of runs above each score."""
+    levels, shares = profiles(found)
+    lines = []
+    for index, (name, (share, low, high)) in enumerate(shares.items()):
+        band = (low.tolist(), high.tolist()) if low[0] == low[0] else ((), ())
+        colour = svg.COLOURS[index % len(svg.COLOURS)]
+        lines.append(svg.Line(name, colour, levels.tolist(), share.tolist(), *band))
+    picture = svg.chart(lines, label="share of runs above a score", x=f"{found.which} {found.metric}")
+    return f'<div class="row"><div>{picture}{svg.legend(lines)}</div></div>'
 
 
 def row(charts: str) -> str:

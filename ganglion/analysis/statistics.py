@@ -48,9 +48,21 @@ def probability_of_improvement(ours: Array, theirs: Array) -> float:
     return float(np.mean(over))
 
 
-def performance_profile(scores: Array, levels: Sequence[float]) -> Array:
+def performance_profile(scores: Array, levels: Sequence[float] | Array) -> Array:
     """The share of runs above each level."""
     return np.array([np.mean(scores > level, axis=0).mean() for level in levels])
+
+
+def profile_band(
+    scores: Array, levels: Sequence[float] | Array, level: float = 0.95, repeats: int = 500, seed: int = 0
+) -> tuple[Array, Array]:
+    """The bootstrap interval of a performance profile at each level; one run has none: NaN."""
+    if len(scores) < 2:
+        return np.full(len(levels), np.nan), np.full(len(levels), np.nan)
+    dice = np.random.default_rng(seed)
+    drawn = [performance_profile(resampled(scores, dice), levels) for _ in range(repeats)]
+    low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2], axis=0)
+    return low, high
 
 
 def resampled(scores: Array, dice: np.random.Generator) -> Array:

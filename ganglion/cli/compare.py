@@ -76,6 +76,7 @@ def percent(low: float, high: float) -> str:
 
 def plain(found: Comparison) -> dict[str, object]:
     """For programs; NaN, which JSON lacks, is null."""
+    from ganglion.analysis.compare import profiles
 
     def numbers(values: tuple[float, ...]) -> list[float | None]:
         return [value if value == value else None for value in values]
@@ -100,5 +101,9 @@ def plain(found: Comparison) -> dict[str, object]:
         }
         for p in found.pairs
     ]
+    levels, shares = profiles(found)
+    above = {name: {"share": share.tolist(), "low": numbers(tuple(low)), "high": numbers(tuple(high))}
+             for name, (share, low, high) in shares.items()}  # fmt: skip
     told = {"metric": found.metric, "which": found.which, "tasks": list(found.tasks), "notes": list(found.notes)}
-    return {**told, "groups": groups, "pairs": pairs, "differences": dict(found.apart)}
+    profile = {"levels": levels.tolist(), **above}
+    return {**told, "groups": groups, "pairs": pairs, "differences": dict(found.apart), "profile": profile}

@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     if played and played.numbers:
         say("", "Played: " + ", ".join(f"{name} {value:.4g}" for name, value in played.numbers.items()))
     if notes:
-        say("", *(f"Note: {note}." for note in notes))
+        say("", *(line for note in notes for line in wrap(f"Note: {note}.", width)))
     return 0
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 from pathlib import Path
 
 from ganglion.cli.arguments import existing, import_argument, load_torch, run_argument
@@ -72,5 +73,6 @@ def run(args: argparse.Namespace) -> int:
     if found.choices:
         rows.append(("Choices", f"{found.choices - found.unequal:,} of {found.choices:,} equal"))
     rows.append(("Latency", f"{found.latency_us:.0f} us a call here, median"))
-    say(*table(rows))
+    width = shutil.get_terminal_size().columns
+    say(*(line if len(line) <= width else f"{line[: width - 3]}..." for line in table(rows)))
     return 0

@@ -29,7 +29,7 @@ def study(tmp_path: Path) -> Path:
 def test_a_page_needs_nothing_else(study: Path) -> None:
     text = html(facts(find_runs([str(study)])))
     assert not re.search(r"<script|https?://|src=|<link|@import|url\(", text)
-    assert "is better than" in text and "algo.lr" in text and text.count("<svg") == 1
+    assert "is better than" in text and "algo.lr" in text and text.count("<svg") == 2  # curves, profiles
     assert text.count("<details>") == 6
     picture = ElementTree.fromstring(re.findall(r"<svg.*?</svg>", text)[0])
     assert len(picture.findall("polyline")) == 2 and len(picture.findall("polygon")) == 2

@@ -33,6 +33,14 @@ def test_the_rest_is_that_of_rliable() -> None:
     assert st.performance_profile(A, np.linspace(0, 1, 5)) == pytest.approx(PROFILE, abs=1e-12)
 
 
+def test_the_band_of_a_profile_holds_it() -> None:
+    levels = np.linspace(0, 1, 9)
+    low, high = st.profile_band(A, levels)
+    share = st.performance_profile(A, levels)
+    assert (low <= share).all() and (share <= high).all() and (high - low).max() > 0.1
+    assert np.isnan(st.profile_band(A[:1], levels)).all()
+
+
 def test_intervals_are_close_to_those_of_rliable() -> None:
     """Drawn with other numbers: 20,000 repeats there."""
     assert st.interval(st.iqm, A, repeats=4_000) == pytest.approx((0.36927, 0.60109), abs=0.012)

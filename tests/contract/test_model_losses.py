@@ -129,7 +129,7 @@ def test_the_loss_of_dreamers_model() -> None:
     mini, noise, at = bench.learnable()
     r, algo, cfg = mini.data, bench.agent.algo, bench.agent.algo.cfg
     model, world, means = algo.model, algo.model.world, Means()
-    rows, slots = r.reward.shape
+    rows, slots, moments = *r.reward.shape, model.standard.moments
     obs, start = torch.cat([r.obs, r.last[0]]), torch.cat([r.past.start, r.last[1].start])
     with torch.no_grad():
         for b in range(slots):
@@ -145,9 +145,8 @@ def test_the_loss_of_dreamers_model() -> None:
                 if weight:
                     one, other = posterior[0, 0].double(), prior[0, 0].double()
                     apart = max(float((one.exp() * (one - other)).sum()), cfg.free)
-                    wrong = model.decoder(features)[0, 0].double() - torch.tensor(
-                        [symlog(x) for x in obs[t, b].tolist()]
-                    )
+                    goal = ((obs[t, b] - moments.mean) / (moments.var + 1e-8).sqrt()).clamp(-10, 10)
+                    wrong = model.decoder(features)[0, 0].double() - goal
                     means.add(image=weight * float(wrong.square().sum()), dynamics=weight * apart,
                               posterior=weight * apart)  # fmt: skip
                 if t and mini.weight[t - 1, b]:

@@ -111,7 +111,7 @@ CASES = [
     Case("nfsp", "nfsp", TWO, settings=over(DQN, reservoir=64, average_batch=8)),
     Case("nfsp-all", "nfsp", THREE, MASKED, over(DQN, reservoir=20, average_batch=8, anticipation=0.5, n_step=2,
          loss="huber", replay={"kind": "prioritised"}, net={"normalise": True})),
-    Case("muzero-efficient", "muzero", TWO, settings=over(ALPHA, unroll=2, simulations=4, consistency=2.0,
+    Case("muzero-efficient", "muzero", TWO, settings=over(ALPHA, unroll=2, consistency=2.0,
          value_prefix=True, reanalyse=0.5)),
     Case("sampled_muzero", "sampled_muzero", ARM, settings=SAMPLED),
     Case("sampled_muzero-all", "sampled_muzero", ARM, PARTS, over(SAMPLED, consistency=2.0, value_prefix=True, lam=0.9,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from ganglion.envs.board_games import BoardGame, InARow, best_moves, code, rules_of
 from ganglion.errors import UserError
 from ganglion.registry import lookup
+from tests.envs import random_games
 
 THEIRS = {"tictactoe": ("tic_tac_toe", 1_000), "connect_four": ("connect_four", 1_000), "othello": ("othello", 60)}
 
@@ -34,6 +36,18 @@ def test_every_move_is_that_of_open_spiel(name: str) -> None:
         won = [states[i].returns()[mover] for i, mover in zip(live, movers, strict=True)]
         assert rewards.tolist() == won
         boards, live = boards[~ended], [i for i, over in zip(live, ended.tolist(), strict=True) if not over]
+
+
+@pytest.mark.parametrize("name", random_games.GAMES)
+def test_thousands_of_random_games_are_those_of_open_spiel(name: str) -> None:
+    """Every action and every winner, as open_spiel has told them."""
+    assert random_games.ours(name) == json.loads(random_games.FILE.read_text())[name]
+
+
+@pytest.mark.parametrize("name", random_games.GAMES)
+def test_what_open_spiel_has_told(name: str) -> None:
+    pyspiel = pytest.importorskip("pyspiel", reason="open_spiel is asked where it is installed")
+    assert random_games.theirs(name, pyspiel) == json.loads(random_games.FILE.read_text())[name]
 
 
 def test_gomoku_is_won_by_five() -> None:
