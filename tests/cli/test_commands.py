@@ -221,3 +221,9 @@ def test_every_command_is_documented() -> None:
 
     page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
     assert [name for name in COMMANDS if f"| `ganglion {name}` |" not in page] == []
+
+
+def test_settings_of_an_evaluation_come_before_and_after_options() -> None:
+    for words in (["algo.asked=-8", "--episodes", "2"], ["--episodes", "2", "algo.asked=-8"]):
+        args = parse(["eval", "runs/a", *words])
+        assert args is not None and (args.folder, args.words, args.episodes) == ("runs/a", ["algo.asked=-8"], 2)
