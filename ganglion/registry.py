@@ -95,6 +95,7 @@ TABLE: dict[str, dict[str, str]] = {
         "pettingzoo": "ganglion.envs.agent_games",
         "remote": "ganglion.envs.remote",
         "rware": "ganglion.envs.agent_games",
+        "starcraft": "ganglion.envs.starcraft",
         "sumo": "ganglion.envs.sumo",
         "torch": "ganglion.envs.configs",
         "toy": "ganglion.envs.configs",

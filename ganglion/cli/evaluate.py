@@ -17,7 +17,7 @@ from ganglion.errors import UserError
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     run_argument(parser)
-    parser.add_argument("settings", nargs="*", metavar="path=value", help="of the run, changed: algo.asked=-200")
+    parser.add_argument("words", nargs="*", default=[], metavar="path=value", help="of the run, changed")
     parser.add_argument("--episodes", type=int, default=100, metavar="N", help="how many (100)")
     parser.add_argument("--seed", type=int, default=1_000_000, metavar="N", help="of the first episode (1000000)")
     which_arguments(parser)
@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
         raise UserError(f"--episodes should be between 1 and 1000000, got {args.episodes}.")
     if not 0 <= args.seed < 2**31:
         raise UserError(f"--seed should be between 0 and {2**31 - 1}, got {args.seed}.")
-    if args.settings and (args.data or args.against or args.player):
+    if args.words and (args.data or args.against or args.player):
         raise UserError("eval: settings are changed for episodes of a run alone, without --data, --against, --player.")
     load_torch()
     from ganglion.config.files import import_module
@@ -57,9 +57,7 @@ def run(args: argparse.Namespace) -> int:
         result = score_games(folder, args.player, args.against, args.episodes, args.seed)
     else:
         result = (
-            evaluate(folder, args.episodes, args.seed, args.which, args.settings)
-            if args.data is None
-            else from_data(args)
+            evaluate(folder, args.episodes, args.seed, args.which, args.words) if args.data is None else from_data(args)
         )
     if args.json:
         import json

@@ -139,8 +139,20 @@ def find(name: str) -> Callable[..., gymnasium.Env[Any, Any]]:
     return found
 
 
-EXTRAS = {"box2d": "box2d", "mujoco": "mujoco", "ale_py": "atari", "minigrid": "minigrid"}  # entry point -> our extra
-FAMILIES = {"ALE/": "ale_py", "MiniGrid-": "minigrid", "BabyAI-": "minigrid", "MinAtar/": "minatar"}  # id -> package
+EXTRAS = {
+    "box2d": "box2d",
+    "mujoco": "mujoco",
+    "ale_py": "atari",
+    "minigrid": "minigrid",
+    "highway_env": "highway",
+}  # entry point -> our extra
+FAMILIES = {
+    "ALE/": "ale_py",
+    "MiniGrid-": "minigrid",
+    "BabyAI-": "minigrid",
+    "MinAtar/": "minatar",
+    "highway-": "highway_env",
+}  # id -> package
 
 
 def find_spec(name: str) -> GymSpec:

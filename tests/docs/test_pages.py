@@ -125,6 +125,7 @@ KINDS = (
     "{kind: particles, id: spread}",
     "{kind: remote}",
     "{kind: sumo, id: single}",
+    "{kind: starcraft, id: x}",
 )
 
 
