@@ -27,10 +27,9 @@ def curve(seed: int, communicate: bool, budget: str) -> list[tuple[int, float]]:
     trainer = build(load(presets()["colours/atoc"], [*settings, "run.device=cpu", "run.fast=eager"]))
     said = []
     for log in trainer():
-        if log.kind == "collect" and log.at.env_steps // 6_000 > len(said):
+        if log.kind == "collect" and log.at.env_steps // 6_000 > len(said) and not log.at.fraction >= 1:
             said.append((log.at.env_steps, trainer.run_evaluate()[1]["eval/return_mean"]))
-    said.append((trainer.at.env_steps, trainer.run_evaluate()[1]["eval/return_mean"]))
-    return said
+    return [*said, (trainer.at.env_steps, trainer.run_evaluate()[1]["eval/return_mean"])]
 
 
 def main() -> None:
