@@ -44,6 +44,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def plural(family: str) -> str:
+    if family.endswith("ts"):  # resets
+        return family
     return family + ("es" if family.endswith("s") else "s")
 
 

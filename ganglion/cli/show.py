@@ -1,6 +1,7 @@
 """Shows a run and its curve, or a config with every setting resolved, as a run would use and keep it.
 
 ganglion show cartpole/dqn algo.lr=3e-4 > my.yaml               a file to start from
+ganglion show cartpole/dqn --explain                            what each setting means
 ganglion show runs/cartpole-dqn-20260101-120000                 how the run does, also while it trains
 ganglion show runs/cartpole-dqn-20260101-120000 --metric learn/loss
 ganglion show runs/cartpole-dqn-20260101-120000 --config        its config
@@ -23,12 +24,14 @@ if TYPE_CHECKING:
     from ganglion.config import RunConfig
 
 
+WIDEST = 20  # characters of a value
 URL = re.compile(r"[A-Za-z0-9+.-]+://")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     config_arguments(parser)
     parser.add_argument("--config", action="store_true", help="of a run: its settings")
+    parser.add_argument("--explain", action="store_true", help="of a config: what each setting means")
     parser.add_argument("--metric", default="eval/return_mean", help="of a run: what to plot (eval/return_mean)")
     parser.add_argument("--plot", metavar="FILE", help="of a run: the curve as .png, .svg or .pdf (extra: plot)")
 
@@ -43,6 +46,9 @@ def run(args: argparse.Namespace) -> int:
     from ganglion.config.files import dump
 
     for number, config in enumerate(configs, 1):
+        if args.explain:
+            say(*explained(config))
+            continue
         case = [f"# {number} of {len(configs)}: {config.title}"] if len(configs) > 1 else []
         say(*case, dump(config).rstrip("\n"))
     return 0
@@ -89,3 +95,10 @@ def stored(words: list[str], imports: list[str]) -> list[RunConfig]:
     for module in imports:
         import_module(module)
     return [load_config(existing(words[0]), words[1:])]
+
+
+def explained(config: RunConfig) -> list[str]:
+    """A line for each setting: its value, and what the source says of it."""
+    from ganglion.config.explain import meanings
+
+    return table([(path, value[:WIDEST], why) for path, value, why in meanings(config)])

@@ -49,7 +49,7 @@ def refused(argv: list[str], capsys: Captured) -> str:
         (["eval", "nowhere", "--episodes", "many"], "argument --episodes: invalid int value: 'many'"),
         (["eval", "nowhere", "--best", "--last"], "not allowed with"),
         (["play", "nowhere", "more"], "unexpected 'more'"),
-        (["list", "algo"], "cannot list 'algo'. Accepted: algos, bonuses, envs,"),
+        (["list", "algo"], "cannot list 'algo'. Accepted: algos, bonuses, resets, envs,"),
         (["show", "--import", "no.such.module", "x"], "--import no.such.module failed: ModuleNotFoundError"),
         (["show", "env.id=" + "x" * 5_000], f"algo is required. Accepted: {', '.join(TABLE['algo'])}"),
         (["show", "x" * 5_000], "File name too long"),
@@ -137,8 +137,12 @@ def test_flags_are_short_for_overrides(env: str, expected: str, capsys: Captured
 def test_list_says_where_names_come_from(capsys: Captured) -> None:
     assert main(["list", "nets", "-v"]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert ["mlp", "ganglion.nn.nets", "ganglion"] in lines
-    assert ["wide", "tests.config.sketches", "--import"] in lines
+    found = {words[0]: (" ".join(words[1:-2]), *words[-2:]) for words in lines}
+    assert found["mlp"][0].startswith("Perceptrons over flat observations") and found["mlp"][1:] == (
+        "ganglion.nn.nets",
+        "ganglion",
+    )
+    assert found["wide"][1:] == ("tests.config.sketches", "--import")
 
 
 def test_help_has_examples(capsys: Captured) -> None:

@@ -79,3 +79,12 @@ def test_list_says_what_each_thing_is(capsys: Captured) -> None:
     assert main(["list"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "dqn Deep Q-learning" in said and "csv metrics.csv in the run's folder, one column per number" in said
+
+
+def test_show_says_what_each_setting_means(capsys: Captured) -> None:
+    assert main(["show", "cartpole/dqn", "--explain"]) == 0
+    said = {line.split()[0]: " ".join(line.split()[1:]) for line in capsys.readouterr().out.splitlines()}
+    assert said["algo.target_every"] == "50 updates between two copies onto the target"
+    assert said["algo.gamma"] == "0.99 discount of later rewards"
+    assert said["algo.tau"].startswith("none instead of copies: how far the target moves")  # a field of three lines
+    assert said["eval.max_steps"] == "27000 of an episode, which is then scored as it stands"

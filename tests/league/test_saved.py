@@ -61,3 +61,33 @@ def test_games_of_two_players(folder: Path, capsys) -> None:
     assert first["interval"][0] < first["win_rate"] < first["interval"][1]
     assert main(["eval", str(folder), "--against", "bbo-1"]) == 2
     assert "Did you mean 'bob-1'?" in capsys.readouterr().err
+
+
+def test_a_match_is_drawn(tmp_path: Path, capsys) -> None:
+    """Of the games of two players, as of a saved agent; Kuhn poker cannot be drawn."""
+    imageio = pytest.importorskip("imageio.v2")
+    where = tmp_path / "run"
+    run = Run.create(
+        RunConfig.model_validate({
+            "algo": {"kind": "ppo", "horizon": 8, "minibatches": 1, "net": {"hidden": [8]}},
+            "env": {"kind": "board_turns", "id": "tictactoe", "slots": 16}, "train": {"budget": "600 steps"},
+            "league": {"kind": "uniform", "phase": 10, "players": {"ann": "main"}}, "eval": "never",
+            "log": {"writers": ["jsonl"]}, "run": {"dir": str(where), "device": "cpu", "fast": "eager"},
+        })
+    )  # fmt: skip
+    for _ in run.stream():
+        pass
+    run.save()
+    run.close()
+    assert main(["play", str(where), "--players", "ann", "ann-1", "--out", str(tmp_path / "match.gif")]) == 0
+    frames = imageio.mimread(tmp_path / "match.gif")
+    assert 6 <= len(frames) <= 10 and frames[0].shape[:2] == (144, 144)
+    assert main(["play", str(where)]) == 0 and list((where / "videos").glob("*.gif"))
+    for names, said in ((["ann", "bob"], "--players: there is no player 'bob'"), (["a", "b", "c"], "one or two names")):
+        assert main(["play", str(where), "--players", *names]) == 2
+        assert said in capsys.readouterr().err
+
+
+def test_what_cannot_be_drawn_is_refused(folder: Path, capsys) -> None:
+    assert main(["play", str(folder), "--players", "ann", "bob"]) == 2
+    assert "cannot be drawn" in capsys.readouterr().err
