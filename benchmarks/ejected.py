@@ -24,7 +24,7 @@ from ganglion.eject.write import one_file
 
 RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results"
 JOBS = {
-    "ppo": ("cartpole/ppo-quick", ["train={budget: 30720 steps, target: null}", "env={vector: false, workers: 0}"]),
+    "ppo": ("cartpole/ppo-quick", ["train={budget: 30720 steps, target: null}", "env.vector=false", "env.workers=0"]),
     "dqn": ("cartpole/dqn", ["train.budget=12k steps"]),
     "td3": ("pendulum/td3", ["train.budget=5k steps"]),
     "sac": ("pendulum/sac", ["train.budget=5k steps"]),

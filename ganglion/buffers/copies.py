@@ -22,9 +22,16 @@ from ganglion.errors import UserError
 from ganglion.ops.agents import by_copy, by_slot
 
 Pay = Literal["sum", "mean"]  # how the rewards of agents become the reward of their team
+OwnPay = Literal["sum", "mean", "own"]  # the same, or no team at all
 TEAM = {"bonus": "it learns from the rewards of a team, and a bonus is of single agents"}  # what its algorithms lack
 SUMS = {"n_step": "its returns weigh sums of every length (lam)"}
+ONE_STEP = {"n_step": "its goals look one step ahead"}
 OWN = ("alive", "survives", "starts", "rewards")
+
+
+def team_pay(reward: OwnPay) -> Pay:
+    """How rows of copies sum up rewards; where each agent learns from its own, that is but told."""
+    return "sum" if reward == "own" else reward
 
 
 @dataclass(frozen=True)

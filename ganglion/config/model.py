@@ -158,7 +158,7 @@ FRESH = {
 class AlgoConfig(Part, family="algo"):
     """Every knob of an algorithm, and what to plug around it."""
 
-    actions: ClassVar[Literal["any", "discrete", "bounded", "hybrid"]] = "any"  # in which action spaces it can act
+    actions: ClassVar[Literal["any", "discrete", "bounded", "single", "hybrid"]] = "any"  # that it can act in
     library: ClassVar[str] = "torch"  # that computes its networks
     imitates: ClassVar[bool] = False  # whether it learns from demonstrations beside an environment
     offline: ClassVar[bool] = False  # whether it learns from datasets alone
@@ -199,9 +199,8 @@ class AlgoConfig(Part, family="algo"):
             parts = list(space.items.values()) if type(space) is Composite else []
             boxes = sum(type(part) is Box and part.bounded for part in parts)
             return sum(type(part) is Discrete for part in parts) == 1 and boxes == len(parts) - 1 > 0
-        if cls.actions == "discrete":
-            return isinstance(space, Discrete)
-        return cls.actions == "any" or (isinstance(space, Box) and space.bounded)
+        choice, real = isinstance(space, Discrete), isinstance(space, Box) and space.bounded
+        return {"any": True, "discrete": choice, "bounded": real, "single": choice or real}[cls.actions]
 
     def check_actions(self, spec: EnvSpec) -> None:
         """Refuses other action spaces, and says which algorithms of the package would do."""
@@ -209,9 +208,9 @@ class AlgoConfig(Part, family="algo"):
             return
         needs = {"discrete": "a Discrete action space", "bounded": "a Box action space with finite bounds"}
         needs["hybrid"] = "a Dict or Tuple action space of one Discrete part and Boxes with finite bounds"
-        one = ", or make one choice of all: env.wrap=[joint]" if self.actions == "discrete" else ""
+        one = ", or make one choice of all: env.wrap=[joint]" if self.actions in ("discrete", "single") else ""
         able = [name for name, kind in _algorithms().items() if kind.accepts(spec.action) and not kind.imitates]
-        needed, tried = needs.get(self.actions, "a bounded action space"), f"Try {' or '.join(able)}{one}."
+        needed, tried = needs.get(self.actions, "Discrete or bounded Box actions"), f"Try {' or '.join(able)}{one}."
         raise UserError(f"algo.kind: {self.kind} needs {needed}; {spec.name} has {spec.action}. {tried}")
 
     def build(self, spec: EnvSpec) -> Algorithm[Any, Any]:

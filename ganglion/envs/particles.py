@@ -27,17 +27,20 @@ class ParticlesConfig(EnvConfig):
     id: Literal["spread", "speaker_listener"]
     rounds: int = Field(25, ge=1, le=1_000_000)  # until an episode is truncated
     agents: int | None = Field(None, ge=2, le=16)  # of spread, by default 3; as many landmarks
+    mute: bool = False  # of speaker_listener: words are not heard, so only a channel of their own helps
     local_ratio: float | None = Field(None, ge=0, le=1)  # of spread, by default 0.5: how much own collisions count
 
     def build(self, slots: int | None = None, device: str = "cpu", render: bool = False) -> TorchGame:
         count = slots or self.slots
         if self.id == "spread":
+            if self.mute:
+                raise UserError("env.mute: spread has no such setting; speaker_listener has.")
             ratio = 0.5 if self.local_ratio is None else self.local_ratio
             return SimpleSpread(self.agents or 3, ratio, self.rounds, count, device)
         for name in ("agents", "local_ratio"):
             if getattr(self, name) is not None:
                 raise UserError(f"env.{name}: {self.id} has no such setting; spread has.")
-        return SpeakerListener(self.rounds, count, device)
+        return SpeakerListener(self.rounds, self.mute, count, device)
 
 
 def pushed(place: Tensor, speed: Tensor, force: Tensor) -> tuple[Tensor, Tensor]:
@@ -104,8 +107,8 @@ class SpeakerListener(TorchGame):
     obs_space: Space = Composite({"obs": Box((11,)), "action_mask": MultiBinary(5), CENTRAL: Box((16,))})
     action_space: Space = Discrete(5)
 
-    def __init__(self, rounds: int, slots: int, device: str) -> None:
-        self.limit = rounds
+    def __init__(self, rounds: int, mute: bool, slots: int, device: str) -> None:
+        self.limit, self.heard = rounds, 0.0 if mute else 1.0
         super().__init__(slots, "speaker_listener", device)
 
     def begin(self, dice: Tensor) -> Tensor:
@@ -126,7 +129,7 @@ class SpeakerListener(TorchGame):
         goal, word = one_hot(world[:, 10].long(), 3), one_hot(world[:, 11].long(), 4)[:, :3]
         colour = 0.15 + 0.5 * goal.double()
         speaker = torch.cat((colour, torch.zeros(len(world), 8, device=world.device)), 1)
-        listener = torch.cat((speed, (landmarks - place[:, None]).flatten(1), word), 1)
+        listener = torch.cat((speed, (landmarks - place[:, None]).flatten(1), self.heard * word), 1)
         central = torch.cat((world[:, :10], goal, word), 1).float()
         legal = torch.ones(2, len(world), 5, dtype=torch.bool, device=world.device)
         legal[0, :, LANDMARKS:] = False

@@ -325,25 +325,58 @@ class IdentityConfig(WrapperConfig):
         return AgentIdentity(env)
 
 
-class AgentIdentity(PureWrapper):
-    """`identity` beside the observation (its parts, or `obs` where it is one): one-hot, [agents]."""
+class AboutAgents(PureWrapper):
+    """One number per agent of the copy beside the observation (its parts, or `obs` where it is one). A subclass gives
+    the name, and the numbers."""
+
+    name: str
+
+    def numbers(self, step: Step) -> Tensor:
+        """[slots, agents]."""
+        raise NotImplementedError
 
     def __init__(self, env: Env) -> None:
         super().__init__(env)
-        inner, agents = env.spec.obs, len(env.spec.agents)
-        parts = dict(inner.items) if isinstance(inner, Composite) else {"obs": inner}
-        who = {"identity": Box((agents,), low=(0.0,), high=(1.0,))}
-        self.named = isinstance(inner, Composite)
-        self.spec = replace(env.spec, obs=Composite({**parts, **who}), frame=None)
+        inner = env.spec.obs
+        parts, self.named = {"obs": inner}, False
+        if isinstance(inner, Composite):
+            parts, self.named = dict(inner.items), True
+        shown = {self.name: Box((len(env.spec.agents),), low=(0.0,), high=(1.0,))}
+        self.spec = replace(env.spec, obs=Composite({**parts, **shown}), frame=None)
 
     def first(self, step: Step) -> tuple[Any, Step]:
         return self.after((), None, step)
 
     def after(self, own: Any, action: Action, step: Step) -> tuple[Any, Step]:
-        agents = len(self.spec.agents)
-        who = torch.eye(agents, device=step.valid.device).repeat_interleave(self.spec.copies, 0)
         shown = dict(step.obs) if self.named else {"obs": step.obs}
-        return own, step._replace(obs={**shown, "identity": who})
+        return own, step._replace(obs={**shown, self.name: self.numbers(step)})
+
+
+class AgentIdentity(AboutAgents):
+    """`identity`: which agent it is, one-hot."""
+
+    name = "identity"
+
+    def numbers(self, step: Step) -> Tensor:
+        return torch.eye(len(self.spec.agents), device=step.valid.device).repeat_interleave(self.spec.copies, 0)
+
+
+@register("wrapper", "present")
+class PresentConfig(WrapperConfig):
+    """Which agents of its copy are there, beside the observation, where some may die before the others."""
+
+    def build(self, env: Env) -> Env:
+        return PresentAgents(env)
+
+
+class PresentAgents(AboutAgents):
+    """`present`: 1 for each agent of the copy that lives."""
+
+    name = "present"
+
+    def numbers(self, step: Step) -> Tensor:
+        agents = len(self.spec.agents)
+        return step.valid.float().reshape(agents, -1).T.repeat(agents, 1)
 
 
 def _shifted_space(space: Space) -> Space:

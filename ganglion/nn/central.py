@@ -8,7 +8,7 @@ from ganglion import ops
 from ganglion.core import CENTRAL, Box, EnvSpec, Memory, Model, Obs, Past, central
 from ganglion.errors import UserError
 from ganglion.nn.inputs import flat_size, flatten
-from ganglion.nn.nets import MLPConfig
+from ganglion.nn.nets import Ensemble, MLPConfig
 from ganglion.ops.agents import blank, by_copy, by_slot
 
 
@@ -48,3 +48,24 @@ class CentralEncoder(Model):
 
     def initial(self, slots: int) -> Memory:
         return ()
+
+
+class CentralCritics(Model):
+    """What is central, and numbers beside it (what agents do) -> values [count, T, C, outputs] by each critic."""
+
+    def __init__(self, net: MLPConfig, spec: EnvSpec, inputs: int, outputs: int, count: int = 1) -> None:
+        super().__init__()
+        self.central, self.outputs = CentralEncoder(net, spec), outputs
+        self.nets = Ensemble(net.body(self.central.out + inputs, count), outputs)
+
+    def forward(self, copies: Obs, there: Tensor, beside: Tensor) -> Tensor:
+        """`beside` [T, C, inputs], or [T, C, E, inputs] where each row is judged E times: [count, T, C, E, outputs]."""
+        known = self.central(copies, there)
+        if beside.dim() == 3:
+            return self.judged(known, beside)
+        each = known.unsqueeze(2).expand(-1, -1, beside.shape[2], -1)
+        return self.judged(each.flatten(1, 2), beside.flatten(1, 2)).unflatten(2, beside.shape[1:3])
+
+    def judged(self, known: Tensor, beside: Tensor) -> Tensor:
+        said: Tensor = self.nets(known, beside)
+        return said.unsqueeze(-1) if self.outputs == 1 else said

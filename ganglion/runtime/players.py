@@ -37,10 +37,11 @@ def players(cfg: RunConfig, spec: EnvSpec) -> list[Player]:
         raise UserError(f"env.slots: {spec.slots} are no whole copies of a game of {len(spec.agents)} agents.")
     if not cfg.players:
         return [Player(PLAYER, cfg, spec.agents, spec)]
+    from ganglion.runtime.seats import seated
+
     found = []
-    for name, own in cfg.players.items():
-        algo = cfg.algo if own.algo is None else own.algo
-        found.append(Player(name, cfg.model_copy(update={"algo": algo}), own.agents or (name,), spec, own.learn))
+    for name, own in seated(cfg.players, spec.agents).items():
+        found.append(Player(name, cfg.model_copy(update={"algo": own.algo or cfg.algo}), own.agents, spec, own.learn))
     check_agents(found, spec)
     return found
 

@@ -58,11 +58,13 @@ ROWS: dict[str, Settings] = {
     "acer": ACER,
     "airl": WITHIN,
     "alphazero": ALPHA,
+    "atoc": SAC,
     "awac": SAC,
     "bc": SAC,
     "bcq": over(SAC, looks=2),
     "bootstrapped_dqn": DQN,
     "c51": DQN,
+    "coma": ROLLOUT,
     "cql": over(SAC, looks=2),
     "crossq": FLASH,
     "d4pg": SAC,
@@ -82,7 +84,9 @@ ROWS: dict[str, Settings] = {
     "impala": IMPALA,
     "iql": SAC,
     "iqn": DQN,
+    "maddpg": SAC,
     "mappo": PPO,
+    "masac": SAC,
     "muzero": over(ALPHA, unroll=2),
     "nfsp": over(DQN, reservoir=64, average_batch=8),
     "ppg": PPG,
@@ -191,7 +195,7 @@ FEATURES: dict[str, Feature] = {
 }
 BOARD: dict[str, Any] = {"obs": THREE_IN_A_ROW, "action": Discrete(9), "rules": rules_of("tictactoe")}
 ON_BOARDS = {"alphazero"}  # asked there for all that does not ask for other observations or actions
-NATIVE: Mapping[str, Space] = {"any": THREE, "discrete": Discrete(4), "bounded": ARM, "hybrid": HYBRID}
+NATIVE: Mapping[str, Space] = {"any": THREE, "discrete": Discrete(4), "bounded": ARM, "single": THREE, "hybrid": HYBRID}
 
 
 class Cell(NamedTuple):

@@ -11,12 +11,14 @@ import ganglion
 import tests.contract.games  # noqa: F401  registers them
 from ganglion import ops
 from ganglion.config import RunConfig
+from ganglion.config.run import PlayerSection
 from ganglion.core import LogData, Row, SetKnob
 from ganglion.errors import UserError
 from ganglion.runtime.build import build
 from ganglion.runtime.engine import Engine
 from ganglion.runtime.explorer import Explorer
 from ganglion.runtime.run import Run, evaluate
+from ganglion.runtime.seats import seated
 from ganglion.runtime.seeds import Seeds
 from ganglion.runtime.trainer import Trainer
 from tests.contract.test_own_algorithms import close
@@ -184,3 +186,28 @@ def test_knobs_of_a_player() -> None:
     assert made.learners[1].agent.settings(made.at)["epsilon"] == 0.5
     with pytest.raises(UserError, match=r"no player ''. Accepted: PLAYER/KNOB with left, right"):
         made.pin(SetKnob("epsilon", 0.5))
+
+
+def test_a_player_for_each_agent_or_role() -> None:
+    """By a word: their agents, a run of it, and what does not fit."""
+    agents = ("red_0", "red_1", "blue0", "ghost", "main_0", "main_1")
+    still = PlayerSection(learn=False)
+    assert {name: (own.agents, own.learn) for name, own in seated({"roles": still}, agents).items()} == {
+        "red": (("red_0", "red_1"), False), "blue": (("blue0",), False), "ghost": (("ghost",), False),
+        "mains": (("main_0", "main_1"), False),
+    }  # fmt: skip
+    assert [(name, own.agents) for name, own in seated({"each": PlayerSection()}, agents[:2]).items()] == [
+        ("red_0", ("red_0",)), ("red_1", ("red_1",)),
+    ]  # fmt: skip
+    named = {"each": PlayerSection(agents=("red_0",)), "b": PlayerSection(agents=("red_1",))}
+    assert seated(named, agents[:2]) == named
+    words = [f"algo={PPO}", "env={kind: rock-paper-scissors, slots: 8}", *REST, "run.fast=eager"]
+    made = build(ganglion.load_config(None, [*words, "players={each: {}}"]))
+    told = {name for log in made() if log.kind == "learn" for name in log.metrics}
+    assert {"left/entropy", "right/entropy"} <= told and len(made.learners) == 2
+    spread = [f"algo={PPO}", "env={kind: particles, id: spread, slots: 6}", "players={roles: {}}", *REST]
+    assert [learner.agent.algo.spec.agents for learner in build(ganglion.load_config(None, spread)).learners] == [
+        ("agent_0", "agent_1", "agent_2")
+    ]
+    with pytest.raises(UserError, match="players: each stands for all players"):
+        build(ganglion.load_config(None, [*words, "players={each: {}, left: {}}"]))

@@ -52,6 +52,7 @@ PARTS = Composite({"speed": Box((2,)), "gear": Discrete(3), "lamps": MultiBinary
 GRID = Composite({"cells": Box((10, 10, 4), torch.uint8, (0.0,), (1.0,)), "action_mask": MultiBinary(3)})
 CENTRAL_MASKED = Composite({**MASKED.items, CENTRAL: Box((5,))})
 CENTRAL_MIXED = Composite({"speed": Box((2,)), "gear": Discrete(3), CENTRAL: Composite({"map": Box((2, 3))})})
+SPEAKERS = Composite({**MASKED.items, "present": Box((3,), low=(0.0,), high=(1.0,))})
 SETS = Composite({"units": Box((5, 3)), "units_mask": MultiBinary(5), "speed": Box((2,))})
 HYBRID = Composite({"steer": ARM, "gear": THREE, "lamps": MultiBinary(2), "keys": MultiDiscrete((2, 3))})
 PARAMETRISED = Composite({"gear": THREE, "steer": ARM, "gas": Box((), low=(0.0,), high=(1.0,))})
@@ -65,6 +66,7 @@ TRPO = ROLLOUT | {"horizon": 4, "value_steps": 1, "iterations": 2, "halvings": 2
 ACER = {"horizon": 5, "replay": SMALL_REPLAY, "limiter": {"warmup": 80, "opt_interval": 12}, "net": {"hidden": [16]}}
 IMPALA = {"horizon": 8, "net": {"hidden": [16, 16]}}
 SAC = {"replay": SMALL_REPLAY, "limiter": {"warmup": 50, "opt_interval": 6}, "net": {"hidden": [16]}}
+CENTRE = SAC | {"critic": {"hidden": [8]}}
 DT = SAC | {"window": 4, "size": 8, "layers": 1}
 FLASH = SAC | {"net_critic": {"hidden": [16, 16]}}
 
@@ -335,6 +337,24 @@ CASES = [
     Team("mappo-joint", "mappo", ARM, settings=over(PPO, critic={"hidden": [8], "normalise": True}, max_kl=0.5)),
     Team("mappo-all", "mappo", THREE, CENTRAL_MASKED, over(PPO, critic={"hidden": [8]},
          net={"memory": "gru", "memory_size": 8, "normalise": True})),
+    Case("coma", "coma", TWO, settings=ROLLOUT),
+    Team("coma-all", "coma", THREE, CENTRAL_MASKED, over(ROLLOUT, critic={"hidden": [8], "normalise": True},
+         normalise_advantage=True, net={"memory": "gru", "memory_size": 8, "normalise": True})),
+    Team("coma-joint", "coma", TWO, PARTS, over(ROLLOUT, reward="mean", critic={"hidden": []})),
+    Case("maddpg", "maddpg", ARM, settings=SAC),
+    Team("maddpg-all", "maddpg", THREE, CENTRAL_MASKED, over(CENTRE, current=True,
+         replay={"kind": "prioritised", "sequence": 4, "burn_in": 1},
+         net={"memory": "gru", "memory_size": 8, "normalise": True})),
+    Team("maddpg-own", "maddpg", ARM, CENTRAL_MIXED, over(CENTRE, reward="own", twin=True)),
+    Case("masac", "masac", TWO, settings=SAC),
+    Team("masac-all", "masac", THREE, CENTRAL_MASKED, over(CENTRE, replay={"kind": "prioritised", "sequence": 4},
+         critic={"normalise": True}, net={"memory": "lstm", "memory_size": 8, "normalise": True})),
+    Team("masac-own", "masac", ARM, PARTS, over(CENTRE, reward="own", temperature=0.2, current=False)),
+    Case("atoc", "atoc", TWO, settings=SAC),
+    Team("atoc-all", "atoc", THREE, SPEAKERS, over(CENTRE, group=2, message=4, cost=0.01,
+         replay={"kind": "prioritised", "sequence": 4, "burn_in": 1},
+         net={"memory": "gru", "memory_size": 8, "normalise": True})),
+    Team("atoc-silent", "atoc", ARM, settings=over(CENTRE, communicate=False)),
     Case("edac", "edac", ARM, settings=over(SAC, critics=3, diversity=0.1)),
     Case("edac-all", "edac", ARM, MIXED, over(SAC, critics=3, diversity=0.1, n_step=3, max_norm=5.0, temperature=0.2,
          replay={"kind": "prioritised"}, net={"normalise": True})),

@@ -222,6 +222,7 @@ GAMES = {
     "aec": "{kind: pettingzoo, id: mpe2.simple_tag_v3, slots: 4, turns: true}",
     "lbforaging": "{kind: lbforaging, id: Foraging-8x8-2p-2f-coop-v3, slots: 4}",
     "rware": "{kind: rware, id: rware-tiny-2ag-v2, slots: 4, time_limit: 30}",
+    "pyspiel": "{kind: openspiel, id: leduc_poker, slots: 4}",
 }
 
 

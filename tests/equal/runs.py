@@ -162,6 +162,23 @@ SORTS: dict[str, dict[str, Any]] = {
         "algo": {"kind": "mappo", "horizon": 12, "minibatches": 2, "critic": {"hidden": [16], "normalise": True},
                  "net": {"hidden": [16], "memory": "gru", "memory_size": 8, "normalise": True}},
         "env": {"kind": "particles", "id": "speaker_listener", "slots": 6}},
+    "coma": {
+        "algo": {"kind": "coma", "horizon": 4, "target_every": 3, "critic": {"hidden": [16], "normalise": True},
+                 "net": {"hidden": [16], "memory": "gru", "memory_size": 8, "normalise": True}},
+        "env": {"kind": "foraging", "slots": 2, "wrap": [{"kind": "identity"}]}},
+    "maddpg": {
+        "algo": {"kind": "maddpg", "replay": {"sequence": 4, **REPLAY}, "critic": {"hidden": [16]}, "reward": "own",
+                 "net": {"hidden": [16], "memory": "gru", "memory_size": 8},
+                 "limiter": {"warmup": 100, "opt_interval": 8}},
+        "env": {"kind": "particles", "id": "spread", "slots": 6}},
+    "masac": {
+        "algo": {"kind": "masac", "replay": {"kind": "prioritised", **REPLAY}, "critic": {"hidden": [16]},
+                 "net": {"hidden": [16], "normalise": True}, "limiter": {"warmup": 100, "opt_interval": 8}},
+        "env": {"kind": "particles", "id": "speaker_listener", "slots": 6}},
+    "atoc": {
+        "algo": {"kind": "atoc", "group": 2, "replay": REPLAY, "critic": {"hidden": [16]}, "net": {"hidden": [16]},
+                 "limiter": {"warmup": 100, "opt_interval": 8}},
+        "env": {"kind": "particles", "id": "spread", "slots": 6, "wrap": [{"kind": "present"}]}},
     "hybrid_sac": {
         "algo": {"kind": "hybrid_sac", "replay": REPLAY, "net": {"hidden": [16]},
                  "limiter": {"warmup": 150, "opt_interval": 2}},
