@@ -66,21 +66,21 @@ def learn(kinds: list[str], seeds: int, out: Path) -> None:
 
 
 def speed(out: Path) -> None:
-    """Processor time of one side and of the other in turns; medians of 15 blocks."""
-    lines = ["# python -m benchmarks.backends speed; us of processor time, medians of 15 blocks of 200, in turns"]
+    """Processor time of one side and of the other in turns; medians of 9 blocks."""
+    lines = ["# python -m benchmarks.backends speed; us of processor time, medians of 9 blocks of 100, in turns"]
     for plain in ("ppo", "dqn"):
         sides = {kind: work(kind) for kind in (plain, f"{plain}_jax")}
         for what in ("act", "update"):
             took: dict[str, list[float]] = {kind: [] for kind in sides}
-            for _ in range(15):
+            for _ in range(9):
                 for kind, both in sides.items():
                     began = time.process_time()
-                    for _ in range(200):
+                    for _ in range(100):
                         both[what]()
-                    took[kind].append((time.process_time() - began) / 200 * 1e6)
+                    took[kind].append((time.process_time() - began) / 100 * 1e6)
             here, there = (sorted(took[kind]) for kind in sides)
             ratio = median(a / b for a, b in zip(took[plain], took[f"{plain}_jax"]))
-            cells = (f"{median(x):7.0f} ({x[3]:.0f} to {x[-4]:.0f})" for x in (here, there))
+            cells = (f"{median(x):7.0f} ({x[2]:.0f} to {x[-3]:.0f})" for x in (here, there))
             lines.append(f"{plain:<5}{what:<8}torch {next(cells)}   jax {next(cells)}   torch / jax {ratio:.2f}")
     print("\n".join(lines))
     out.write_text("\n".join(lines) + "\n")
