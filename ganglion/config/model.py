@@ -206,12 +206,12 @@ class AlgoConfig(Part, family="algo"):
         """Refuses other action spaces, and says which algorithms of the package would do."""
         if self.accepts(spec.action):
             return
-        needs = {"discrete": "a Discrete action space", "bounded": "a Box action space with finite bounds"}
+        needs = {"discrete": "a Discrete action space", "single": "a Discrete or bounded Box action space"}
         needs["hybrid"] = "a Dict or Tuple action space of one Discrete part and Boxes with finite bounds"
         one = ", or make one choice of all: env.wrap=[joint]" if self.actions in ("discrete", "single") else ""
         able = [name for name, kind in _algorithms().items() if kind.accepts(spec.action) and not kind.imitates]
-        needed, tried = needs.get(self.actions, "Discrete or bounded Box actions"), f"Try {' or '.join(able)}{one}."
-        raise UserError(f"algo.kind: {self.kind} needs {needed}; {spec.name} has {spec.action}. {tried}")
+        needed = f"{needs.get(self.actions, 'a Box action space with finite bounds')}; {spec.name} has {spec.action}"
+        raise UserError(f"algo.kind: {self.kind} needs {needed}. Try {' or '.join(able)}{one}.")
 
     def build(self, spec: EnvSpec) -> Algorithm[Any, Any]:
         raise NotImplementedError(f"{type(self).__name__} has no build")

@@ -21,8 +21,8 @@ each = pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
 @pytest.mark.parametrize(
     ("space", "actions"),
     [
-        (TWO, "any discrete"),
-        (ARM, "any bounded"),
+        (TWO, "any discrete single"),
+        (ARM, "any bounded single"),
         (HYBRID, "any"),
         (PARAMETRISED, "any hybrid"),
         (Box((2,)), "any"),

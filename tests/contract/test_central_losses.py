@@ -361,7 +361,7 @@ def test_those_who_are_not_there_are_not_heard() -> None:
 def test_settings_that_do_not_fit() -> None:
     with pytest.raises(UserError, match=r"coma needs a Discrete action space"):
         Bench(Case("x", "coma", ARM, settings=ROLLOUT))
-    with pytest.raises(UserError, match=r"maddpg needs Discrete or bounded Box actions"):
+    with pytest.raises(UserError, match=r"maddpg needs a Discrete or bounded Box action space"):
         Bench(Case("x", "maddpg", HYBRID, settings=CENTRE))
 
 
