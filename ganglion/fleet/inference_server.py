@@ -39,8 +39,8 @@ class InferenceRequest:
 class Predictor:
     """An Agent with the newest weights, asked by many threads at once."""
 
-    def __init__(self, agent: Agent, board: Board, explorers: int) -> None:
-        self.agent, self.board, self.explorers = agent, board, explorers
+    def __init__(self, agent: Agent, board: Board, explorers: int, agents: int = 1) -> None:
+        self.agent, self.board, self.explorers, self.agents = agent, board, explorers, agents
         self.version = -1
         self.knobs: Mapping[str, float] = {}
         self.asked: list[InferenceRequest] = []
@@ -78,14 +78,17 @@ class Predictor:
         """All at once: slots of several explorers side by side."""
         self.obey()
         agent, sizes = self.agent, [len(question.past.start[0]) for question in asked]
-        obs = agent.here(ops.concat([question.obs for question in asked]))
-        past = ops.to_device(ops.concat([question.past for question in asked], dim=1), agent.device)
-        dice = ops.concat([(question.noise.uniform, question.noise.normal) for question in asked], dim=1)
+        obs = agent.here(beside([question.obs for question in asked], self.agents, 0))
+        past = ops.to_device(beside([question.past for question in asked], self.agents, 1), agent.device)
+        dice = beside([(question.noise.uniform, question.noise.normal) for question in asked], self.agents, 1)
         noise = Noise(*ops.to_device(dice, agent.device))
         if not self.by_slot:
-            self.by_slot = depends(agent.algo, obs, past)
+            self.by_slot = depends(agent.algo, obs, past, self.agents)
         named = tensors(agent.algo.predict(enter(obs), past, noise))
-        parts = {k: x.cpu().split(sizes, 1) if self.by_slot[k] else [x.cpu()] * len(sizes) for k, x in named.items()}
+        parts = {
+            k: apart(x.cpu(), sizes, self.agents) if self.by_slot[k] else [x.cpu()] * len(sizes)
+            for k, x in named.items()
+        }
         return [Answer(self.version, self.knobs, {k: x[i] for k, x in parts.items()}) for i in range(len(sizes))]
 
     def obey(self) -> None:
@@ -105,7 +108,19 @@ class Predictor:
             self.changed.notify_all()
 
 
-def depends(algo: Algorithm[Any, Any], obs: Obs, past: Past) -> dict[str, bool]:
+def beside(trees: Sequence[Any], agents: int, dim: int) -> Any:
+    """The slots of several explorers as those of one: agent by agent, and for each the copies of all explorers."""
+    by_agent = [ops.map_tree(lambda x: x.unflatten(dim, (agents, -1)), tree) for tree in trees]
+    return ops.map_tree(lambda x: x.flatten(dim, dim + 1), ops.concat(by_agent, dim=dim + 1))
+
+
+def apart(x: Tensor, sizes: Sequence[int], agents: int) -> list[Tensor]:
+    """What is each explorer's of [T, B, ...], in the order of its own slots."""
+    copies = x.unflatten(1, (agents, -1)).split([size // agents for size in sizes], 2)
+    return [part.flatten(1, 2) for part in copies]
+
+
+def depends(algo: Algorithm[Any, Any], obs: Obs, past: Past, agents: int) -> dict[str, bool]:
     """Which leaves of a prediction grow with the slots: parameters and bounds do not."""
 
     def shapes(count: int) -> dict[str, torch.Size]:
@@ -115,7 +130,7 @@ def depends(algo: Algorithm[Any, Any], obs: Obs, past: Past) -> dict[str, bool]:
         made = algo.predict(enter(ops.map_tree(many, obs)), then, algo.neutral(then.start))
         return {name: x.shape for name, x in tensors(made).items()}
 
-    one, two = shapes(1), shapes(2)
+    one, two = shapes(agents), shapes(2 * agents)
     return {name: shape != two[name] for name, shape in one.items()}
 
 
@@ -130,7 +145,7 @@ def build_predictor(cfg: RunConfig, board: Board) -> Predictor:
     env.close()
     agent = build_agent(cfg, env.spec)
     lighten(agent)
-    return Predictor(agent, board, cfg.fleet.explorers)
+    return Predictor(agent, board, cfg.fleet.explorers, len(env.spec.agents))
 
 
 class InferenceServer:

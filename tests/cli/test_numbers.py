@@ -55,6 +55,8 @@ CASES = {
     "atari": ["algo=ppo", "algo.horizon=4", "env={kind: atari, id: pong, workers: 0, frames: 60}"],
     "games": ["algo=ppo", "algo.horizon=8", "env={kind: matrix, id: penalty, k: 1}"],
     "board": ["algo=dqn", RATIO, REPLAY, "env={kind: board, id: gomoku, side: 5}"],
+    "turns": ["algo=dqn", RATIO, REPLAY, "env={kind: board_turns, id: gomoku, side: 5}"],
+    "colours": ["algo=dqn", RATIO, REPLAY, "env=colours"],
     "foraging": ["algo=dqn", RATIO, REPLAY, "env=foraging"],
     "particles": ["algo=dqn", RATIO, REPLAY, "env={kind: particles, id: spread}"],
     "kuhn": ["algo=ppo", "algo.horizon=8", "env=kuhn"],
@@ -103,7 +105,18 @@ def places(config: Config, at: str = "") -> Iterator[str]:
 
 
 # A library or another process is needed, or it is gym's and frames beside it.
-ELSEWHERE = {"atari", "envpool", "lbforaging", "pettingzoo", "remote", "rware"}
+ELSEWHERE = {
+    "atari",
+    "envpool",
+    "lbforaging",
+    "openspiel",
+    "pettingzoo",
+    "remote",
+    "rware",
+    "starcraft",
+    "sumo",
+    "vmas",
+}
 
 
 def everywhere() -> Iterator[tuple[str, str]]:
