@@ -89,13 +89,13 @@ def project(reward: Tensor, discount: Tensor, support: Tensor, probs: Tensor) ->
 
     Each target atom spreads over its two neighbours in proportion to nearness, written as the hat function
     max(0, 1 - |clip(r + discount z_j) - z_i| / step): an atom hit exactly keeps its whole mass, no case is special.
-    Eager on a CPU, where additions have an order, each atom is added to the two.
+    On a CPU, where additions have an order, each atom is added to the two.
     """
     alike("project", reward, discount)
     step = (support[-1] - support[0]) / (support.shape[0] - 1)
     moved = reward.unsqueeze(-1) + discount.unsqueeze(-1) * support  # [T, B, n]
     moved = torch.minimum(torch.maximum(moved, support[0]), support[-1])
-    if moved.is_cpu and not torch.compiler.is_compiling():  # n numbers a row instead of n^2
+    if moved.is_cpu:  # n numbers a row instead of n^2
         place = (moved - support[0]) / step
         left = place.floor().clamp(max=support.shape[0] - 2)
         share, first = (place - left) * probs, left.long()

@@ -237,6 +237,7 @@ class Run:
             return AlgorithmError(f"{told(error)}. It could not be saved: {told(another)}.")
 
     def open_writers(self) -> None:
+        TIMERS.lap()  # what was measured before is not of this run
         at, budget = self.trainer.at, self.cfg.train.budget
         info = RunInfo(self.cfg.title, self.mirror.path, self.cfg.plain(), budget, at, self.offset)
         self.writers.extend(one.build(info) for one in self.cfg.log.writers if one.kind not in self.without)
